@@ -1,9 +1,8 @@
-"""Base classes of the decoders of all providers. Decoders convert the bytes of a streamed response to chunk wrappers.
+"""Base classes of the decoders of all providers, which convert the bytes of a streamed response to chunk wrappers. Sans-IO.
 
-The *framing* of a body is the way in which its JSON objects are separated: they are server-sent events, lines, or
-elements of one array. The decoder detects the framing from the first bytes, because gateways use different framings for
-the same API. The decoder of each provider implements `EventDecoder.wrap`, which interprets the objects.
-`tailrace.wrappers.http.response.ChunkStream` calls the decoder. The decoders do no IO (Sans-IO).
+The *framing* of a body separates its JSON objects: they are server-sent events, lines, or elements of one array. The decoder
+detects the framing from the first bytes, because gateways use different framings for the same API. The decoder of each provider
+implements `EventDecoder.wrap`, which interprets the objects.
 """
 
 import json
@@ -25,19 +24,18 @@ W = TypeVar("W", bound=ChunkWrapper[Any])
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _SPACES = _SPACE.decode()
-# The line ends are integers: searching ``bytes`` for an integer is ten times faster than searching for ``bytes``.
+# Searching ``bytes`` for an integer is ten times faster than searching for ``bytes``.
 _LF, _CR = b"\n\r"
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
 """Maximum size of one response in bytes: 131,072 tokens with 1 KiB each."""
 
 MAX_EVENT_VALUES = 50_000
-"""Maximum number of JSON values in one event. The last event of a response may repeat the JSON schemas of all
-tools."""
+"""Maximum number of JSON values in one event. The last event of a response may repeat the JSON schemas of all tools."""
 
 _SHORT_BYTES = 16 * 1024  # maximum size of an event whose values are not counted
-_HEAD_BYTES = 64 * 1024  # maximum number of bytes that are stored of a body without events
+_HEAD_BYTES = 64 * 1024  # number of bytes that are stored of a body without events
 _MAX_EXCERPT = 80  # maximum number of bytes of invalid JSON in an error message
-# A body without events is valid if it has only these fields of server-sent events. A comment has an empty field name.
+# Fields of server-sent events without content. A comment has an empty field name.
 _EMPTY_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry"})
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -58,8 +56,7 @@ class ResponseDecoder(ABC, Generic[W]):
     def feed(self, data: bytes) -> list[W]:
         """Decode the next bytes of the body. Return the chunk wrappers of all complete events.
 
-        If the provider reports an error, or an event is not JSON, the list contains a chunk wrapper with
-        ``details.error`` after the chunk wrappers of earlier events.
+        If the provider reports an error, or an event is not JSON, the last chunk wrapper has ``details.error``.
 
         Raises:
             UpstreamError: An event or the response exceeds the maximum size.
@@ -69,9 +66,7 @@ class ResponseDecoder(ABC, Generic[W]):
     def close(self) -> list[W]:
         """End the body. Return the chunk wrappers of the last event if it was not terminated.
 
-        If the last event is truncated, the list contains an error. If the body contains no event, the list contains an
-        error with the fault ``invalid_stream``, unless the body is empty or has only comments and server-sent events
-        without data.
+        If the last event is truncated, or if the body contains other data than server-sent events, the list contains an error.
 
         Raises:
             UpstreamError: See `feed`.
@@ -81,8 +76,7 @@ class ResponseDecoder(ABC, Generic[W]):
 class EventDecoder(ResponseDecoder[W]):
     """Base class of decoders for streams of JSON objects.
 
-    A response with more than `MAX_RESPONSE_BYTES` bytes, and an event with more than `MAX_EVENT_VALUES` JSON values,
-    are errors that end the response.
+    A response with more than `MAX_RESPONSE_BYTES` bytes, or an event with more than `MAX_EVENT_VALUES` JSON values, is an error.
 
     Args:
         provider: The provider's name in errors.
@@ -109,7 +103,7 @@ class EventDecoder(ResponseDecoder[W]):
         self._max_fast_bytes = min(max_event_bytes, _SHORT_BYTES)
         self._remaining_bytes = MAX_RESPONSE_BYTES
         self._framing: SSEDecoder | JSONDecoder | None = None
-        # After the first event, one of these two attributes is the decoder for the detected framing.
+        # After the first event, one of these two is the decoder for the detected framing.
         self._sse_decoder: SSEDecoder | None = None
         self._json_decoder: JSONDecoder | None = None
         self._head = bytearray()  # the start of the body, until the first event
@@ -121,8 +115,8 @@ class EventDecoder(ResponseDecoder[W]):
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[W]:
         """Return the chunk wrappers of one JSON object of the stream.
 
-        Missing, null and invalid fields must not cause an exception. The method sets `done` after the last object of
-        the response. For an object without content (a ping, an object of another API), the list is empty.
+        Missing, null and invalid fields must not cause an exception. The method sets `done` after the last object of the
+        response. For an object without content (a ping, an object of another API), the list is empty.
 
         Args:
             fields: The object. The method may change it.
@@ -130,10 +124,9 @@ class EventDecoder(ResponseDecoder[W]):
         """
 
     def wrap_common(self, payload: bytes) -> list[W]:
-        """Return the chunk wrappers of an event with a common shape. This is a fast path.
+        """Return the chunk wrappers of an event with a common shape. This is a fast path of `wrap`, with the same result.
 
-        If the list is empty, the event is decoded and passed to `wrap`. Otherwise, the chunk wrappers must be the same
-        as those of `wrap`. The default implementation returns an empty list.
+        If the list is empty, the event is decoded and passed to `wrap`.
 
         Args:
             payload: The data of the event, usually JSON. The type of the event is not ``error``.
@@ -149,7 +142,7 @@ class EventDecoder(ResponseDecoder[W]):
         sse = self._sse_decoder
         if sse is not None:
             size = len(data)
-            self._remaining_bytes -= size  # `_count_bytes`, inlined for the most common framing
+            self._remaining_bytes -= size  # `_count_bytes`, inlined for speed
             if self._remaining_bytes < 0:
                 raise self._size_error()
             if sse.idle and size <= self._max_fast_bytes:
@@ -178,7 +171,7 @@ class EventDecoder(ResponseDecoder[W]):
         return self._feed_slow(data)
 
     def _feed_slow(self, data: bytes) -> list[W]:
-        """Decode the bytes of one network read without a fast path. Return the chunk wrappers."""
+        """Decode the bytes of one network read without a fast path."""
         if self._has_ended:
             return []
         self._count_bytes(data)
@@ -224,8 +217,7 @@ class EventDecoder(ResponseDecoder[W]):
 
         Args:
             events: The events.
-            last: True if the body has ended. Incomplete JSON in the last event then means that the response was
-                truncated.
+            last: True if the body has ended, so that incomplete JSON in the last event was truncated.
         """
         wrappers: list[W] = []
         for event in events:
@@ -274,12 +266,7 @@ class EventDecoder(ResponseDecoder[W]):
         return wrappers
 
     def _wrap_object(self, payload: bytes, kind: str = "") -> list[W]:
-        """Return the chunk wrappers of an event that is not the first. This is a fast path of `wrap_event`.
-
-        Args:
-            payload: The data of the event.
-            kind: The type of the event. It is not ``error``.
-        """
+        """Return the chunk wrappers of a later event, whose type is not ``error``. This is a fast path of `wrap_event`."""
         value = _decoded(payload)
         if value.__class__ is dict:
             return self.wrap(value)
@@ -304,7 +291,7 @@ class EventDecoder(ResponseDecoder[W]):
                 value = read_json(payload)
             except (ValueError, RecursionError):
                 if not (is_event or self._has_event):
-                    return  # neither JSON nor an event stream; `close` reports the error
+                    return  # `close` reports the error
                 self._has_event = True
                 rest = self._wrap_values(payload, wrappers, is_error=is_error, last=last)
                 error = self._no_json(event, rest, last=last) if rest or not payload else None
@@ -324,7 +311,7 @@ class EventDecoder(ResponseDecoder[W]):
     def _wrap_values(self, payload: bytes, wrappers: list[W], *, is_error: bool, last: bool) -> bytes:
         """Decode a payload with several JSON objects, and append their chunk wrappers to ``wrappers``.
 
-        Servers that omit the blank lines between events create such payloads. White space separates the objects.
+        Servers that omit the blank lines between events create such payloads.
 
         Returns:
             The data after the last complete object (may be empty).
@@ -360,11 +347,8 @@ class EventDecoder(ResponseDecoder[W]):
     def _choose_framing(self, data: bytes) -> bytes:
         """Detect the framing from the first byte that is neither white space nor part of a byte order mark.
 
-        Args:
-            data: The latest bytes. All earlier bytes are white space or a byte order mark.
-
         Returns:
-            All bytes of the body so far, for the decoder of the framing; empty if the framing is not known yet.
+            All bytes of the body so far; empty if the framing is not known yet.
         """
         head = self._head
         if len(head) < len(_BOM) and _BOM.startswith(head):
@@ -402,7 +386,7 @@ class EventDecoder(ResponseDecoder[W]):
 
 
 def _decoded(payload: bytes) -> Any:
-    """Return the JSON value of a payload; None if the payload is not valid JSON."""
+    """Return the JSON value of a payload; None if it is not valid JSON."""
     try:
         return _decode_json(payload)
     except _NOT_JSON:
@@ -412,8 +396,8 @@ def _decoded(payload: bytes) -> Any:
 def merged_usage(known: Mapping[str, Any], new: object) -> dict[str, Any]:
     """Merge two usage objects of one request. For each field, the last value that is not null is used.
 
-    The numbers are not added. Some providers send the number of input tokens first and the number of output tokens
-    later. Others repeatedly send increasing numbers.
+    Some providers send the number of input tokens first and the number of output tokens later. Others repeatedly send increasing
+    numbers.
     """
     if not isinstance(new, Mapping):
         return dict(known)

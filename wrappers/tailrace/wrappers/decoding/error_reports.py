@@ -1,4 +1,4 @@
-"""Conversion of errors inside a stream to `UpstreamError`. The decoders of all providers use this module."""
+"""Conversion of errors inside a stream to `UpstreamError`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 # Finish reasons that report an error of the provider.
 _FAILURES = frozenset({"error", "internal_error", "network_error", "insufficient_system_resource"})
 _UNDESCRIBED = "an error without a description"
-_MAX_WRAPPINGS = 4  # maximum nesting depth of errors; a gateway may wrap the error of a provider
+_MAX_WRAPPINGS = 4  # nesting depth of errors; a gateway may wrap the error of a provider
 
 
 def provider_error(value: object, provider: str = "") -> UpstreamError:
@@ -44,7 +44,7 @@ def provider_error(value: object, provider: str = "") -> UpstreamError:
 
 
 def pop_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> UpstreamError | None:
-    """Remove the error from a chunk, and return the error; None if the chunk has no error.
+    """Remove the error from a chunk and return it; None if the chunk has no error.
 
     Args:
         fields: The JSON object of the chunk.

@@ -1,7 +1,4 @@
-"""Merging of provider-specific fields of several chunks to values that can be stored and sent.
-
-The meaning of such fields is unknown, so the JSON type of a value determines how fragments are merged.
-"""
+"""Merging of provider-specific fields of several chunks. The JSON type of a value determines how fragments are merged."""
 
 import json
 import math
@@ -11,31 +8,27 @@ from typing import Any, cast
 from tailrace.wrappers.messages import join_surrogates
 
 MAX_LEVELS = 20
-"""Maximum nesting depth of a field. `tailrace.wrappers.messages.MAX_DEPTH` is higher, because the objects around the field
-are counted, too."""
+"""Maximum nesting depth of a field. `tailrace.wrappers.messages.MAX_DEPTH` also counts the objects around the field."""
 
-# Names of fields with running text, to which later strings are appended. In other fields, a later string replaces the
-# earlier string.
+# Names of fields with running text, to which later strings are appended.
 _JOINED = frozenset({"data", "summary", "text", "transcript"})
 
-# Types of decoded JSON objects and lists. These constants are declared as Any, so that the type checker requires no
-# casts. (A cast would be a function call for each token.)
+# Declared as Any, so that the type checker requires no casts, which would be function calls for each token.
 _OBJECT: Any = dict
 _LIST: Any = list
 
-# Names of lists whose items are complete. The items are never merged, even if they have an index.
+# Names of lists whose items are complete, even if they have an index.
 _WHOLE = frozenset({"annotations", "citations", "images"})
 
 
 class FieldFold:
     """Merges provider-specific fields incrementally.
 
-    Lists are concatenated, objects are merged, and running text (`_JOINED`) is appended. Of all other values, the last
-    one that is not null is used.
+    Lists are concatenated, objects are merged, and running text (`_JOINED`) is appended. Of all other values, the last one that
+    is not null is used. List items with the same ``index`` and ``type`` are fragments of one block, and are merged, unless they
+    have different ids or are complete (images, citations).
 
-    List items with the same ``index`` and ``type`` are fragments of one block, and are merged. Items are appended
-    instead if they have no index or different ids, or if they are complete (images, citations). The time for `add` is
-    linear in the size of the new fields. `add` does not change its argument.
+    The time for `add` is linear in the size of the new fields. `add` does not change its argument.
     """
 
     __slots__ = ("_fields",)
@@ -77,7 +70,6 @@ class _Items:
         self._blocks: dict[tuple[int, object], dict[str, Any]] = {}
 
     def add(self, new: list[Any], levels: int) -> None:
-        """Append new items, or merge fragments into existing items."""
         for item in new:
             index = item.get("index") if levels > 0 and isinstance(item, _OBJECT) else None
             if not isinstance(index, int):
@@ -100,9 +92,8 @@ def _is_another(known: object, new: object) -> bool:
 def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
     """Return a copy of a decoded value that every JSON parser accepts.
 
-    Values that are nested deeper than ``levels`` become JSON text. Values of other types become text. Non-finite
-    numbers become null. In contrast to `tailrace.wrappers.messages.json_value`, this function never raises an
-    exception.
+    Values that are nested deeper than ``levels`` become JSON text. Values of other types become text. Non-finite numbers become
+    null. In contrast to `tailrace.wrappers.messages.json_value`, this function never raises an exception.
     """
     if isinstance(value, str):
         return join_surrogates(value)
@@ -124,7 +115,7 @@ def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
 
 
 def is_settled(fields: Mapping[str, Any]) -> bool:
-    """Return True if merging the same fields again has no effect. The fields then contain no list and no running text."""
+    """Return True if merging the same fields again has no effect: they contain no list and no running text."""
     for name, value in fields.items():
         if isinstance(value, str):
             if name in _JOINED:
@@ -135,10 +126,7 @@ def is_settled(fields: Mapping[str, Any]) -> bool:
 
 
 def json_text(value: object) -> str:
-    """Return a decoded value as JSON text.
-
-    Instead of raising an exception, the function returns a placeholder if the value is nested too deeply.
-    """
+    """Return a decoded value as JSON text; a placeholder if it is nested too deeply."""
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:
@@ -159,7 +147,7 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any], levels: int) -> None:
             into.setdefault(key, None)
         elif levels > 0 and isinstance(value, _OBJECT):
             members: Any = into.get(key)
-            # A new object is used, because the object of the chunk must not be changed.
+            # The object of the chunk must not be changed.
             if not isinstance(members, _OBJECT):
                 members = into[key] = {}
             _merge(members, value, levels - 1)

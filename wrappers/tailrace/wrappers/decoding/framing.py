@@ -1,10 +1,8 @@
 """Decoders that split an HTTP body into payloads: server-sent events, NDJSON, and series of JSON objects.
 
-`EventDecoder` uses these decoders. They do no IO (Sans-IO). ``feed(data)`` decodes the bytes of one network read, and
-returns the complete payloads. ``close()`` must be called once at the end of the body. Lines end with LF, CR or CRLF.
-The decoders split bytes, not characters: a read may end within a character, and U+2028 or U+0085 in a JSON text does
-not end a line. The time is linear in the number of bytes, whatever the size of the reads. The size of each buffer is
-limited.
+Sans-IO. ``feed(data)`` decodes the bytes of one network read, and returns the complete payloads. ``close()`` must be called once
+at the end of the body. Lines end with LF, CR or CRLF. A read may end within a character, and U+2028 or U+0085 in a JSON text does
+not end a line. The time is linear in the number of bytes. The size of each buffer is limited.
 """
 
 import itertools
@@ -20,8 +18,7 @@ MAX_EVENT_BYTES = 32 * 1024 * 1024
 
 _LF, _CR = b"\n\r"  # integers, because searching for an integer is ten times faster than searching for bytes
 _BOM = b"\xef\xbb\xbf"
-# 15 digits of milliseconds are up to 30,000 years. Without a limit, ``int()`` would raise an exception for very long
-# texts.
+# 15 digits of milliseconds are up to 30,000 years. ``int()`` would raise an exception for very long texts.
 _MAX_RETRY_DIGITS = 15
 
 
@@ -31,7 +28,7 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         data: The data lines, joined with LF, as UTF-8.
         event: The type of the event; empty for the default type ``message``.
-        id: The last event id that the stream contained up to the end of this event; empty if there was none.
+        id: The last event id of the stream up to this event; empty if there was none.
     """
 
     data: bytes
@@ -52,7 +49,7 @@ class _Lines:
         self._fragments: list[bytes] = []
         self._buffered_size = 0
         self._skip_lf = False
-        self._head: bytes | None = b""  # the first bytes, as long as they may be a byte order mark; then None
+        self._head: bytes | None = b""  # the first bytes, while they may be a byte order mark; then None
         self.failed = ""
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -113,7 +110,7 @@ class _Lines:
             self._raise()
 
     def _within_bound(self, lines: list[bytes]) -> list[bytes]:
-        """Return the lines before the first line that is too large. The line that is too large may be unfinished."""
+        """Return the lines before the first line that is too large, which may be unfinished."""
         accepted = list(itertools.takewhile(lambda line: len(line) <= self._bound, lines))
         if len(accepted) < len(lines) or self._buffered_size > self._bound:
             self.fail("line", now=not accepted)
@@ -129,21 +126,18 @@ class _Lines:
 class SSEDecoder:
     """Decoder of ``text/event-stream`` bodies (WHATWG HTML, section 9.2.6, "Server-sent events").
 
-    The decoder ignores a byte order mark at the start, comments, unknown fields, events without a ``data`` line, an
-    ``id`` with a NUL character, and a ``retry`` value that does not consist of 1 to 15 digits. An event with one empty
-    ``data`` line is returned; its data is empty.
+    The decoder ignores a byte order mark at the start, comments, unknown fields, events without a ``data`` line, an ``id`` with a
+    NUL character, and a ``retry`` value that does not consist of 1 to 15 digits.
 
     Args:
-        error_field: True to return each line ``error: {...}`` immediately as an event of the type ``error``. Some
-            servers send this field, which is not standard.
+        error_field: True to return each line ``error: {...}`` immediately as an event of the type ``error``. Some servers send
+            this field, which is not standard.
         max_event_bytes: Maximum size in bytes of one line, and of all ``data`` lines of one event together.
 
     Attributes:
         idle: True if nothing is buffered, because the last read ended with a blank line.
-        last_event_id: The event id at the last blank line. According to the standard, an id is valid only after a blank
-            line. Therefore, `last_event_id` is never the id of an incomplete event.
-        retry: The latest reconnection time from the server in milliseconds; None if the server sent no ``retry``
-            field.
+        last_event_id: The event id at the last blank line. It is never the id of an incomplete event.
+        retry: The latest reconnection time from the server in milliseconds; None if the server sent no ``retry`` field.
     """
 
     __slots__ = (
@@ -175,8 +169,8 @@ class SSEDecoder:
         """Decode the next bytes of the body. Return the complete events.
 
         Raises:
-            UpstreamError: An event exceeds the maximum size (fault ``event_too_large``). If ``data`` contains complete
-                events before this event, they are returned, and the next call raises the error.
+            UpstreamError: An event exceeds the maximum size (fault ``event_too_large``). Complete events before it are returned
+                first, and the next call raises the error.
         """
         if self.idle and len(data) <= self._bound:
             event, payloads = self.complete_events(data)
@@ -190,12 +184,11 @@ class SSEDecoder:
     def complete_events(self, data: bytes) -> tuple[str, list[bytes]]:
         """Return the events of a read with a common shape. This is a fast path of `feed` without side effects.
 
-        The common shapes are one or several events with one data line each, and one event with an ``event`` line and
-        one data line. Call this method only if the decoder is `idle`, and the read does not exceed the maximum size.
+        The common shapes are one or several events with one data line each, and one event with an ``event`` line and one data
+        line. Call this method only if the decoder is `idle`, and the read does not exceed the maximum size.
 
         Returns:
-            The type of the events, and a list with the data of each event. If the read has another shape, the list is
-            empty; then call `feed`.
+            The type of the events, and the data of each event. If the list is empty, the read has another shape; call `feed`.
         """
         if data[-2:] == b"\n\n":
             body = data[:-2]
@@ -214,15 +207,15 @@ class SSEDecoder:
         if _LF not in body:
             return event, [body[6:]]
         payloads = body[6:].split(b"\n\ndata: ")
-        # Check that no payload contains a line end.
+        # No payload may contain a line end.
         return "", payloads if body.count(_LF) == 2 * len(payloads) - 2 else []
 
     def close(self) -> list[ServerSentEvent]:
         """End the body. Return the last event, even if no blank line follows it.
 
-        According to the standard, such an event is dropped. This decoder returns the event, because some servers omit
-        the last blank line. Check whether the payload is complete. `last_event_id` does not change. An unfinished line
-        is used only if it is a ``data`` or ``error`` line, because a truncated ``id`` or ``retry`` would be wrong.
+        The standard drops such an event, but some servers omit the last blank line. Check whether the payload is complete.
+        `last_event_id` does not change. An unfinished line is used only if it is a ``data`` or ``error`` line, because a
+        truncated ``id`` or ``retry`` would be wrong.
 
         Raises:
             UpstreamError: See `feed`.
@@ -299,8 +292,8 @@ class NDJSONDecoder:
         """Decode the next bytes of the body. Return the complete payloads.
 
         Raises:
-            UpstreamError: A line exceeds the maximum size (fault ``event_too_large``). If ``data`` contains complete
-                lines before this line, they are returned, and the next call raises the error.
+            UpstreamError: A line exceeds the maximum size (fault ``event_too_large``). Complete lines before it are returned
+                first, and the next call raises the error.
         """
         return [line for line in self._lines.feed(data) if line.strip()]
 
@@ -335,9 +328,8 @@ _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 class JSONDecoder:
     """Decoder of a series of JSON objects, either on separate lines or as elements of one array.
 
-    If a line end follows the first object, and the object itself contains no line end, each line is an object.
-    Otherwise, objects may span several lines, and separators (commas, white space) between them are skipped. Each
-    object is returned as an event of the default type, so that consumers do not depend on the framing.
+    If a line end follows the first object, and the object itself contains no line end, each line is an object. Otherwise, objects
+    may span several lines. Each object is returned as an event of the default type.
 
     Args:
         max_value_bytes: Maximum size of one object in bytes.
@@ -369,7 +361,7 @@ class JSONDecoder:
         self._undecided = False
         self._depth = 0
         self._in_string = False
-        # A backslash at the end of the last read; the byte that it escapes has not arrived.
+        # A backslash at the end of the last read.
         self._partial_escape = b""
         self._fragments: list[bytes] = []
         self._buffered_size = 0
@@ -379,8 +371,8 @@ class JSONDecoder:
         """Decode the next bytes of the body. Return the complete objects.
 
         Raises:
-            UpstreamError: An object exceeds the maximum size (fault ``event_too_large``). If ``data`` contains complete
-                objects before this object, they are returned, and the next call raises the error.
+            UpstreamError: An object exceeds the maximum size (fault ``event_too_large``). Complete objects before it are returned
+                first, and the next call raises the error.
         """
         lines = self._lines or self._decide(data)
         if lines is not None:
@@ -390,8 +382,7 @@ class JSONDecoder:
         if self._failed:
             self._raise()
         if not (self._depth or self._in_string or self._partial_escape) and len(data) <= self._bound:
-            # Google separates elements with these bytes. An element may also contain these bytes, so each element is
-            # checked.
+            # Google separates elements with these bytes. An element may also contain them, so each element is checked.
             first, *further = data.split(b"\n,\r\n{")
             values = [_only_object(first, is_start=self._first)]
             values += [_only_object(b"{" + other) for other in further if values[0]]
@@ -406,7 +397,7 @@ class JSONDecoder:
             self._fragments.clear()
             if not events:
                 self._raise()
-        # The decoder is not idle until the next byte shows whether each line is an object.
+        # The next byte shows whether each line is an object.
         self.idle = not (
             self._first or self._depth or self._in_string or self._partial_escape or self._failed
         )
@@ -416,8 +407,8 @@ class JSONDecoder:
     def find_object(self, data: bytes) -> bytes:
         """Return the object of a read that seems to be exactly one object. This is a fast path of `feed` without side effects.
 
-        Call this method only if the decoder is `idle`, and the read does not exceed the maximum size. If the result is
-        valid JSON, do not call `feed` for this read, because it would return the same object. Otherwise, call `feed`.
+        Call this method only if the decoder is `idle`, and the read does not exceed the maximum size. Call `feed` for the same
+        read only if the result is not valid JSON.
 
         Returns:
             The bytes of the object; empty if the read is not one object.
@@ -429,7 +420,7 @@ class JSONDecoder:
         return line if ends and line[:1] == b"{" else b""
 
     def close(self) -> list[ServerSentEvent]:
-        """End the body. Return the incomplete object, or the last line if each line is an object; an empty list if there is none.
+        """End the body. Return the incomplete object, or the last line if each line is an object.
 
         Raises:
             UpstreamError: See `feed`.
@@ -494,8 +485,8 @@ class JSONDecoder:
     def _skip_string(self, data: bytes, position: int) -> int:
         """Return the position after the current string.
 
-        If the string does not end in ``data``, return the position of an incomplete escape sequence at the end of
-        ``data``, or the end.
+        If the string does not end in ``data``, return the position of an incomplete escape sequence at the end of ``data``, or
+        the end.
         """
         end = _STRING_END.match(data, position)
         if end is not None:
@@ -525,8 +516,7 @@ def _between_braces(data: bytes, *, is_start: bool = False) -> bytes:
 
     Args:
         data: The bytes of one read, or a part of them.
-        is_start: True if ``data`` is the start of the body, and must begin with an array. (In a body without an array,
-            each line may be an object. Only `JSONDecoder._scan` can detect this.)
+        is_start: True if ``data`` is the start of the body, and must begin with an array.
     """
     value = data.lstrip(_LEADING_SEPARATORS)
     if is_start:
@@ -538,7 +528,7 @@ def _between_braces(data: bytes, *, is_start: bool = False) -> bytes:
 
 
 def _only_object(data: bytes, *, is_start: bool = False) -> bytes:
-    """Return the result of `_between_braces` if the result is exactly one object; otherwise return empty bytes."""
+    """Return the result of `_between_braces` if it is exactly one object; otherwise empty bytes."""
     value = _between_braces(data, is_start=is_start)
     try:
         if value:

@@ -1,7 +1,7 @@
 """Counting of the values in a JSON text without decoding the text.
 
-Decoders and the server reject a text with too many values, because the values would need too much memory. For example,
-one megabyte of ``[],[],…`` has 300,000 values.
+Decoders and the server reject a text with too many values, which would need too much memory: one megabyte of ``[],[],…`` has
+300,000 values.
 """
 
 _SLICE = 64 * 1024
@@ -15,8 +15,7 @@ def count_json_values(text: bytes, limit: int) -> int:
 
     Args:
         text: The text.
-        limit: If the number exceeds this limit, counting stops. The result is then higher than ``limit``, but not
-            exact.
+        limit: Counting stops above this number.
     """
     values, in_string, escaped = 1, False, False
     for at in range(0, len(text), _SLICE):

@@ -1,4 +1,4 @@
-"""Access to JSON values in which fields may be missing, null, or of undocumented types. All decoders use these functions."""
+"""Access to JSON values in which fields may be missing, null, or of undocumented types."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import msgspec
 
-# The types of decoded JSON values, for ``isinstance``. As these constants are declared as Any, the type checker treats
-# the members of a checked value as Any, too. ``dict`` is first, because most objects have this type.
+# Declared as Any, so that the type checker treats the members of a checked value as Any, too. ``dict`` is first, because
+# most objects have this type.
 _OBJECT: Any = (dict, Mapping)
 _LIST: Any = list
 _MAX_COUNT = 2**53  # many JSON parsers do not read larger numbers exactly
@@ -37,17 +37,13 @@ def as_mapping(value: object) -> Mapping[str, Any] | None:
 
 
 def as_object(value: object) -> dict[str, Any] | None:
-    """Return a new dict with the fields of a JSON object or of an object of a provider's package.
-
-    Return None for any other value.
-    """
+    """Return a new dict with the fields of a JSON object or of an object of a provider's package; None for other values."""
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, Any]", value))
     dump = getattr(value, "model_dump", None)
     if dump is None:
         return None
-    # The packages of providers do not validate their objects, so pydantic's warnings about unexpected values are
-    # suppressed.
+    # The packages of providers do not validate their objects, so pydantic would warn about unexpected values.
     return dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
 
 

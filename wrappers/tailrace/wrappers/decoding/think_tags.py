@@ -1,8 +1,7 @@
 """Separation of reasoning in ``<think>`` tags from the text of a response.
 
-Some servers do not separate the reasoning of a model from the text: the text of a response begins with
-``<think>reasoning</think>``. By default, `MessageAssembly` therefore uses `ThinkTagSplitter`. The splitter can be
-disabled for models that write such a tag on purpose. A tag that is not at the start of a response is text.
+Some servers begin the text of a response with ``<think>reasoning</think>``. By default, `MessageAssembly` therefore uses
+`ThinkTagSplitter`. The splitter can be disabled for models that write such a tag on purpose.
 """
 
 from enum import Enum, auto
@@ -24,10 +23,9 @@ class _State(Enum):
 class ThinkTagSplitter:
     """Sans-IO splitter that divides the text of a response into reasoning and visible text.
 
-    Reasoning begins with an opening tag at the start of the response, and ends with the first closing tag. White space
-    may precede the opening tag. The tags, the white space next to them, and empty reasoning are dropped. A tag may be
-    split between fragments at any character. The time is linear in the length of the text, whatever the size of the
-    fragments.
+    Reasoning begins with an opening tag at the start of the response, and ends with the first closing tag. White space may
+    precede the opening tag. A tag elsewhere is text. The tags, the white space next to them, and empty reasoning are dropped. A
+    tag may be split between fragments. The time is linear in the length of the text.
     """
 
     __slots__ = ("_has_begun", "_space", "_state", "_tag")

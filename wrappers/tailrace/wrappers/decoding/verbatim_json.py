@@ -1,8 +1,8 @@
 """JSON objects that are encoded with their original text.
 
-Providers cache the beginning of requests. If a later request contains the arguments of a tool call in another form
-(white space, escapes, order, number format), the cached part ends before the arguments. A `VerbatimObject` is a dict that
-also has its original JSON text. `encode_request` copies this text byte for byte.
+Providers cache the beginning of requests. If a later request contains the arguments of a tool call in another form (white space,
+escapes, order, number format), the cached part ends before the arguments. `encode_request` therefore copies the text of a
+`VerbatimObject` byte for byte.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tailrace.wrappers.concurrency.worker_thread import in_event_loop
 from tailrace.wrappers.incremental_json_encoder import encode_in_steps
 
 _LEVELS = 6
-"""Maximum nesting depth at which the messages of a request contain arguments."""
+"""Maximum nesting depth of arguments in the messages of a request."""
 _MEMBERS = ("messages", "contents", "input")
 
 

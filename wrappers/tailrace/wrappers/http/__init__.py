@@ -1,8 +1,7 @@
 """A small HTTP/1.1 client for streamed responses of providers.
 
 `HttpClient` sends a request. It returns an `HttpResponse` after the headers of the response have arrived. The body
-(`ResponseBody`) is read with ``read_nowait`` and ``arrival``, or as an async iterator. All errors of connections and
-responses are subclasses of `OSError`. The model clients of all providers use this package.
+(`ResponseBody`) is read with ``read_nowait`` and ``arrival``, or as an async iterator. All errors are subclasses of `OSError`.
 """
 
 from tailrace.wrappers.http.client import HttpClient

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client with a connection pool. Model clients use it for their requests (`tailrace.wrappers.http.direct_model`)."""
+"""An HTTP/1.1 client with a connection pool, for model clients."""
 
 import asyncio
 import ssl
@@ -22,21 +22,20 @@ from tailrace.wrappers.http.response import HttpRequest, HttpResponse
 KEEP_SECONDS = 15.0
 """Seconds for which an idle connection remains open."""
 
-_ADDRESS_SECONDS = 10.0  # seconds for which the addresses of a host are cached
-_NEXT_ADDRESS_SECONDS = 0.25  # seconds before a connection to the next address is opened (RFC 8305)
-_TARGET_CHARACTERS = "%/:?#[]@!$&'()*+,;=~|"  # characters that are not escaped in paths and queries
+_ADDRESS_SECONDS = 10.0  # time for which the addresses of a host are cached
+_NEXT_ADDRESS_SECONDS = 0.25  # time before a connection to the next address is opened (RFC 8305)
+_TARGET_CHARACTERS = "%/:?#[]@!$&'()*+,;=~|"  # not escaped in paths and queries
 _LINE_BREAKS = ("\r", "\n", "\0")
 
 
 class HttpClient:
-    """HTTP client with a connection pool. It can be used only in the event loop of its first request.
+    """HTTP client with a connection pool, for one event loop.
 
-    The client does not follow redirects, and does not limit the number of connections. If a request is cancelled, or a
-    response is closed before its end, the connection is closed.
+    The client does not follow redirects, and does not limit the number of connections. If a request is cancelled, or a response
+    is closed before its end, the connection is closed.
 
     Args:
-        connect_timeout: Maximum number of seconds to open a connection, including name resolution, TLS and the tunnel
-            of a proxy.
+        connect_timeout: Maximum number of seconds to open a connection, including name resolution, TLS and the tunnel of a proxy.
         read_timeout: Maximum number of seconds without data, before and within a response.
         tls: TLS settings; None for the default settings (`ssl.create_default_context`).
     """
@@ -55,7 +54,7 @@ class HttpClient:
         self._idle_connections: dict[Origin, list[Connection]] = {}
         self._connections: WeakSet[Connection] = WeakSet()
         self._addresses: dict[Origin, tuple[float, Any]] = {}  # expiry time and addresses
-        # Only one host name is resolved at a time, because hundreds of requests may start at the same time.
+        # Only one host name is resolved at a time: hundreds of requests may start at the same time.
         self._lookup = anyio.Lock(fast_acquire=True)
 
     async def request(
@@ -68,14 +67,11 @@ class HttpClient:
         connect_timeout: float | None = None,
         read_timeout: float | None = None,
     ) -> HttpResponse:
-        """Send a request, and return the response after its headers have arrived.
-
-        Close the body of the response after use.
+        """Send a request. Return the response after its headers have arrived. Close its body after use.
 
         Args:
             method: The HTTP method. ``HEAD`` and ``CONNECT`` are not supported.
-            url: The URL. If it contains a user and password, they are sent as basic authentication, unless ``headers``
-                contains ``authorization``.
+            url: The URL. Its user and password are sent as basic authentication, unless ``headers`` contains ``authorization``.
             headers: Header fields. The client adds ``host``, ``content-length`` and other required fields.
             payload: The body of the request.
             connect_timeout: Connect timeout in seconds; None for the timeout of the client.
@@ -100,7 +96,7 @@ class HttpClient:
         timeout = self._read_timeout if read_timeout is None else read_timeout
         connection = self._pop_idle(origin)
         if connection is not None:
-            # If the server closed the idle connection before it received the request, a new connection is used.
+            # The server may close the idle connection before it receives the request.
             with suppress(NoResponseError):
                 return await connection.send(request, head, payload, timeout)
         limit = self._connect_timeout if connect_timeout is None else connect_timeout
@@ -117,7 +113,7 @@ class HttpClient:
     def _pop_idle(self, origin: Origin) -> Connection | None:
         connections = self._idle_connections.get(origin)
         while connections:
-            connection = connections.pop()  # use the newest connection, so that older connections expire
+            connection = connections.pop()  # the newest connection, so that older connections expire
             if connection.idle_timer is not None:
                 connection.idle_timer.cancel()
             if connection.is_open:
@@ -222,10 +218,7 @@ def _head(request: HttpRequest, target: str) -> bytes:
 def _header_fields(
     method: str, origin: Origin, url: str, headers: Mapping[str, str], payload: bytes
 ) -> dict[str, str]:
-    """Return all header fields of a request, by lower-case name.
-
-    If several names are equal except for their case, the last value is used.
-    """
+    """Return all header fields of a request, by lower-case name. The last value of a name is used."""
     fields = {
         "host": origin.authority,
         "accept": "*/*",

@@ -10,8 +10,8 @@ ACCEPTED = "gzip, deflate"
 """Supported content encodings: the value of the header ``accept-encoding``."""
 
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib detects gzip or zlib from the header of the data
-_GZIP_MAGIC = b"\x1f"  # the first of two magic bytes; the second byte may arrive later
-_ZLIB_METHOD = 8  # value of the lower four bits in the first byte of zlib data
+_GZIP_MAGIC = b"\x1f"  # the first of two magic bytes; the second may arrive later
+_ZLIB_METHOD = 8  # lower four bits in the first byte of zlib data
 
 
 class ContentDecoder:

@@ -22,24 +22,22 @@ from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import REQUEST_HEADERS
 from tailrace.wrappers.providers import find_key
 
-_MAX_ERROR_BYTES = 1024 * 1024  # maximum number of bytes of an error response that are read
+_MAX_ERROR_BYTES = 1024 * 1024  # bytes of an error response that are read
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class DirectModel(HTTPModel):
     """A model that sends its requests with tailrace's HTTP client, without an official client.
 
-    A request is retried after a temporary error status (for example 429 or 503) and after a connection error. The rules
-    are those of the official clients. Before a retry, the model waits for the delay that the provider requests. If the
-    provider requests none, the delay doubles with each retry. A request is not retried if the provider forbids retries
-    (``x-should-retry: false``), if the provider requests a delay of more than two minutes, if the read timeout has
+    A request is retried after a temporary error status (for example 429 or 503) and after a connection error, as in the official
+    clients. The provider may request a delay before the retry. Otherwise, the delay doubles with each retry. There is no retry if
+    the provider forbids retries (``x-should-retry: false``) or requests a delay of more than two minutes, if the read timeout has
     expired, or if a response has started. Cancellation ends a delay immediately.
 
     Args:
         name: The model's name.
         base_url: The root URL of the API; None for the provider's default.
-        api_key: The API key; None to use the environment variables of the provider (see
-            `tailrace.wrappers.providers`).
+        api_key: The API key; None to use the environment variables of the provider (see `tailrace.wrappers.providers`).
         keyless: True to send no key, for example if another header authenticates the requests.
         arguments: See `HTTPModel`.
 
@@ -75,18 +73,15 @@ class DirectModel(HTTPModel):
     ) -> tuple[str, Mapping[str, str], object]:
         """Return the URL, headers and body of a request. The body is bytes, or a value that is encoded as JSON.
 
-        This method is called again for each retry, because some signatures contain the time.
+        The method is called again for each retry, because some signatures contain the time.
         """
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        """Return the URL, headers and body of a request to the provider's Embeddings API.
-
-        This method is called only if ``has_embeddings`` is True.
-        """
+        """Return the URL, headers and body of a request to the provider's Embeddings API, if ``has_embeddings`` is True."""
         raise NotImplementedError
 
     async def embed(self, members: Mapping[str, Any]) -> bytes:
-        """Send a request to the Embeddings API, and return the body of the response.
+        """Send a request to the Embeddings API. Return the body of the response.
 
         Args:
             members: The members of the request except ``model``.
@@ -97,11 +92,7 @@ class DirectModel(HTTPModel):
         return await self._fetch(self._embeddings_request({**members, "model": self.name}))
 
     async def _fetch(self, request: tuple[str, Mapping[str, str], object]) -> bytes:
-        """Send a request, and return the complete body of the response.
-
-        Args:
-            request: The URL, headers and body; see `_request`.
-        """
+        """Send a request (see `_request`). Return the complete body of the response."""
         url, headers, body = request
 
         def encode() -> tuple[str, Mapping[str, str], bytes]:
@@ -164,8 +155,7 @@ class DirectModel(HTTPModel):
             try:
                 response = await self._client().request(method, url, sent_headers, payload)
             except OSError as error:
-                # There is no retry after a read timeout, because the request would then take longer than the read
-                # timeout.
+                # A retry after a read timeout would exceed the read timeout.
                 if is_last or isinstance(error, ReadTimeout):
                     raise self.redacted_error(
                         self._unreachable_error(error, attempt + 1), url, sent_headers
@@ -189,7 +179,7 @@ class DirectModel(HTTPModel):
             if response.status < 400:
                 redirected = self._redirected(response.status, response.headers, request.url)
                 return self.redacted_error(redirected, request.url, request.headers)
-            # The status is sufficient, so an incomplete body is used if the rest does not arrive in time.
+            # The status is sufficient if the body does not arrive in time.
             with suppress(OSError):
                 async with asyncio.timeout(self._read_timeout):
                     async for data in response.body:
@@ -212,5 +202,5 @@ class DirectModel(HTTPModel):
 
 
 async def close_response(response: HttpResponse, *_raised: object) -> None:
-    """Close a response. This function is the `Exit` of an `AsyncResource`."""
+    """Close a response, as the `Exit` of an `AsyncResource`."""
     response.close()

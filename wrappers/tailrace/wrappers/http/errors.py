@@ -9,7 +9,7 @@
         ├── ConnectTimeout    no connection within the limit
         └── ReadTimeout       no data within the limit
 
-Error messages contain hosts and limits, but never headers or credentials.
+Messages contain hosts and limits, but never headers or credentials.
 """
 
 

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to a server. It handles one request and its response at a time. `HttpClient` pools connections."""
+"""One HTTP/1.1 connection to a server, which handles one request at a time. `HttpClient` pools connections."""
 
 import asyncio
 import ssl
@@ -15,8 +15,8 @@ MAX_HEAD_BYTES = 64 * 1024
 extensions."""
 
 SENT_AT_ONCE = 1024 * 1024
-"""Maximum number of bytes of a request that are sent in one event-loop tick. With TLS, sending 1 MiB takes 2 ms, and
-sending 32 MB would take 50 to 100 ms."""
+"""Maximum number of bytes of a request that are sent in one event-loop tick. With TLS, 1 MiB takes 2 ms, and 32 MB would
+take 50 to 100 ms."""
 
 _NOTHING = memoryview(b"")
 
@@ -25,23 +25,23 @@ class Connection(asyncio.Protocol):
     """One connection.
 
     Args:
-        on_idle: Called at the end of a response if the connection can be used for another request. Otherwise, the
-            connection is closed.
+        on_idle: Called at the end of a response if the connection can be used for another request. Otherwise, the connection is
+            closed.
 
     Attributes:
-        idle_timer: Timer of the pool. It closes the connection if no further request is sent.
+        idle_timer: Timer of the pool, which closes an idle connection.
     """
 
     def __init__(self, on_idle: Callable[["Connection"], None]) -> None:
         self.idle_timer: asyncio.TimerHandle | None = None
         self._on_idle = on_idle
         self._transport: asyncio.Transport | None = None
-        # The state of the current request: this attribute and the following ones, up to `_has_excess`.
+        # From here to `_has_excess`: the state of the current request.
         self._response: HttpResponse | None = None
         self._body: ResponseBody | None = None
         self._parser: HttpResponseParser | None = None
         self._fields: list[tuple[bytes, bytes]] = []
-        self._head_bytes = 0  # bytes received since the last piece of a body
+        self._head_bytes = 0  # received since the last piece of a body
         self._ends_with_connection = False
         self._is_complete = False
         self._keeps_alive = False
@@ -58,9 +58,7 @@ class Connection(asyncio.Protocol):
     async def send(
         self, request: HttpRequest, head: bytes, payload: bytes, read_timeout: float | None
     ) -> HttpResponse:
-        """Send a request, and return the response after its headers have arrived.
-
-        The headers may arrive before the request has been sent completely.
+        """Send a request. Return the response after its headers have arrived, possibly before the request was sent completely.
 
         Args:
             request: The request.
@@ -80,8 +78,7 @@ class Connection(asyncio.Protocol):
         self._ends_with_connection = self._is_complete = self._keeps_alive = self._has_excess = False
         self.on_body = body.feed
         self._parser = HttpResponseParser(self)
-        # Other clients accept these violations of HTTP, too: a single LF, spaces after the size of a chunk, and folded
-        # headers.
+        # Other clients accept these violations, too: a single LF, spaces after the size of a chunk, and folded headers.
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
@@ -103,9 +100,7 @@ class Connection(asyncio.Protocol):
     async def start_tls(
         self, context: ssl.SSLContext, host: str, on_idle: Callable[["Connection"], None]
     ) -> "Connection":
-        """Start TLS with a server behind a proxy. Return the connection to the server.
-
-        The proxy must have opened a tunnel to the server.
+        """Start TLS with a server, through a tunnel of a proxy. Return the connection to the server.
 
         Args:
             context: TLS settings.
@@ -197,7 +192,7 @@ class Connection(asyncio.Protocol):
             self._response.reason = status.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header field. Trailer fields are stored, too, but are never used."""
+        """Store a header field, or a trailer field, which is never used."""
         self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -219,7 +214,7 @@ class Connection(asyncio.Protocol):
         """Handle the end of a response."""
         if self._response is not None and self._response.status and self._parser is not None:
             self._is_complete = True
-            # A response to CONNECT has no body, even if its headers announce a body.
+            # A response to CONNECT has no body, even if its headers announce one.
             is_tunnel = self._response.body.request.method == "CONNECT"
             self._keeps_alive = is_tunnel or self._parser.should_keep_alive()
 
@@ -240,7 +235,7 @@ class Connection(asyncio.Protocol):
         self._send_soon()
 
     def _fail_requests(self, cause: Exception | None) -> None:
-        """Handle the end of the connection: end the current request, with an error if the response is incomplete."""
+        """End the current request, with an error if the response is incomplete."""
         response = self._response
         if response is None:
             return

@@ -1,9 +1,8 @@
 """Base classes of models with an HTTP API. They send requests, read streamed responses, and convert errors.
 
 The model client of each provider is a subclass of `tailrace.wrappers.http.direct_model.DirectModel` or
-`tailrace.wrappers.http.official_client_model.ClientModel`. `DirectModel` sends requests itself. `ClientModel` uses the
-official client of a provider, which supports further kinds of credentials (profiles, fetched tokens). Both classes use
-the same HTTP client, and read responses in the same way.
+`tailrace.wrappers.http.official_client_model.ClientModel`. `ClientModel` uses the official client of a provider, which supports
+further kinds of credentials (profiles, fetched tokens).
 """
 
 import sys
@@ -35,9 +34,9 @@ from tailrace.wrappers.redaction.redactor import Redactor
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 BODY_WRAPPER: ContextVar[Callable[[Body], Body] | None] = ContextVar("tailrace_body_wrapper", default=None)
-"""Wraps the body of each response before the body is decoded, for example to record it; None to use the body itself."""
+"""Wraps the body of each response before the body is decoded, for example to record it; None for the body itself."""
 
-_MAX_MESSAGE = 500  # maximum number of characters of a text body that is used as the error message
+_MAX_MESSAGE = 500  # maximum number of characters of a text body as an error message
 _NETWORK_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TRUNCATED})
 _CREDENTIAL_STATUSES = (401, 403)
 _OUTPUT_MEMBERS = frozenset({"format", "guided_json", "output_config", "outputConfig", "response_format"})
@@ -67,8 +66,8 @@ class HTTPModel(Model):
         connect_timeout: Maximum number of seconds to open a connection.
         read_timeout: Maximum number of seconds without data, before and within a response.
         max_retries: Maximum number of retries of a request. No request is retried after its response has started.
-        parameters: Further members of every request, with the provider's names; None for no further members. The
-            options of a request take precedence (see `tailrace.wrappers.conversion.request_parameters.merged`).
+        parameters: Further members of every request, with the provider's names; None for none. The options of a request take
+            precedence (see `tailrace.wrappers.conversion.request_parameters.merged`).
     """
 
     def __init__(
@@ -89,17 +88,17 @@ class HTTPModel(Model):
 
     @abstractmethod
     def _members(self, options: RequestOptions) -> dict[str, Any]:
-        """Convert options to members of the provider's request. For `NO_OPTIONS`, return an empty dict.
+        """Convert options to members of the provider's request; an empty dict for `NO_OPTIONS`.
 
         Raises:
             ValueError: The provider does not support an option that cannot be omitted.
         """
 
     def _request_members(self, options: RequestOptions) -> dict[str, Any]:
-        """Return the members of a request: the model's parameters, merged with the members for the options of the request.
+        """Return the members of a request: the model's parameters, merged with the members for the options.
 
-        If the request has no tools, the tool choice is omitted, because most providers reject a tool choice without
-        tools. A choice that requires a call is sent nevertheless, so that the provider reports the error.
+        Without tools, the tool choice is omitted, because most providers reject it. A choice that requires a call is sent
+        nevertheless, so that the provider reports the error.
         """
         if options is NO_OPTIONS:
             return self._parameters
@@ -123,9 +122,9 @@ class HTTPModel(Model):
     ) -> AbstractAsyncContextManager[ChunkBatches]:
         """Request and stream the model's response to a conversation; see `Model.stream`.
 
-        An interruption, or another provider, may have made the conversation invalid for this provider. The conversation
-        is therefore repaired before it is sent: calls and results are matched, and invalid ids and tool names are
-        replaced. The calls in the response have the original tool names.
+        An interruption, or another provider, may have made the conversation invalid for this provider. It is therefore repaired:
+        calls and results are matched, and invalid ids and tool names are replaced. The calls in the response have the original
+        tool names.
 
         Raises:
             ProtocolError: The provider does not support an option, or a part of the conversation.
@@ -137,8 +136,8 @@ class HTTPModel(Model):
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return a request that continues a text, or None. See `Model.continuation`.
 
-        The result is None if the response has an output format, if the text is blank, if the server has already rejected
-        such a request, or if it is not known whether the server supports continuations.
+        The result is None if the response has an output format, if the text is blank, if the server has already rejected such a
+        request, or if it is not known whether the server supports continuations.
         """
         has_format = options.output is not None or not _OUTPUT_MEMBERS.isdisjoint(self._parameters)
         if has_format or self._rejects_prefill or not text.strip():
@@ -174,7 +173,7 @@ class HTTPModel(Model):
         self._rejects_prefill = True
 
     def _with_root(self, root: str) -> "HTTPModel":
-        """Return a copy of this model for another path on the same server. Both models use the same connections."""
+        """Return a copy of this model for another path on the same server, with the same connections."""
         raise NotImplementedError
 
     async def _open_stream(
@@ -243,7 +242,7 @@ class HTTPModel(Model):
         )
 
     def redacted_error(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
-        """Redact an error, and return it. Texts that only the operator may receive are copied to ``error.diagnosis``.
+        """Redact an error and return it. Texts that only the operator may receive are copied to ``error.diagnosis``.
 
         Call this method for each error: error statuses, connection errors, and errors inside a stream.
 
@@ -272,7 +271,7 @@ class HTTPModel(Model):
         return " or ".join(("TAILRACE_API_KEY", *variables))
 
     def _redirected(self, status: int, headers: Mapping[str, str], url: str) -> UpstreamError:
-        """Return the error for a redirect. Redirects are not followed: the conversation and the key are only for this server."""
+        """Return the error for a redirect, which is not followed: the conversation and the key are only for this server."""
         origin = _origin(url, headers.get("location", ""))
         return UpstreamError(
             f"the provider redirects to {origin or 'no address'}, and redirects are not followed: set the base URL "
@@ -291,7 +290,7 @@ class HTTPModel(Model):
             status: The HTTP status.
             headers: The headers of the response.
             body: The body of the response, as a JSON value or as text.
-            message: The description that is used if the body contains no message.
+            message: The description if the body contains no message.
         """
         words = body.strip() if isinstance(body, str) else None
         if words is not None and (words.startswith("<") or len(words) > _MAX_MESSAGE):
@@ -313,7 +312,7 @@ class HTTPModel(Model):
 def is_timeout(error: BaseException) -> bool:
     """Return True if an exception is a timeout.
 
-    The cause of the exception decides, because official clients also report lost connections as timeouts.
+    The cause decides, because official clients also report lost connections as timeouts.
     """
     cause = _cause(error)
     if isinstance(cause, (TransportError, TimeoutError)):
@@ -323,10 +322,7 @@ def is_timeout(error: BaseException) -> bool:
 
 
 def _origin(base: str, location: str) -> str:
-    """Return the scheme, host and port of a URL, which may be relative to ``base``.
-
-    Return an empty string if the URL is invalid or is not an HTTP URL.
-    """
+    """Return the scheme, host and port of a URL, which may be relative to ``base``; empty if it is no HTTP URL."""
     try:
         parts = urlsplit(urljoin(base, location))
         port = f":{parts.port}" if parts.port else ""
@@ -339,7 +335,7 @@ def _origin(base: str, location: str) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error of tailrace's HTTP client that caused an exception. If there is none, return the innermost cause."""
+    """Return the error of tailrace's HTTP client that caused an exception, otherwise the innermost cause."""
     while error.__cause__ is not None and not isinstance(error, (TransportError, TimeoutError)):
         error = error.__cause__
     return error

@@ -1,7 +1,6 @@
 """Models whose requests are created by the official client of a provider.
 
-The official client handles authentication, retries and base URLs. It sends its requests through `ClientTransport`,
-which uses tailrace's HTTP client.
+The client handles authentication, retries and base URLs. It sends its requests through `ClientTransport`.
 """
 
 from abc import abstractmethod
@@ -18,7 +17,7 @@ from tailrace.wrappers.model import REQUEST_HEADERS
 
 _RETRY_COUNT = "x-stainless-retry-count"  # request header with the number of retries
 # Response headers that are hidden from the official client. ``content-encoding``: the body is already decompressed.
-# ``set-cookie``: a cookie from the response for one caller must not be sent in a request for another caller.
+# ``set-cookie``: a cookie for one caller must not be sent in a request for another caller.
 _WITHHELD_HEADERS = (b"content-encoding", b"set-cookie")
 _BODY = "tailrace.body"  # httpx extension with the body of the response
 
@@ -62,7 +61,7 @@ class ClientModel(HTTPModel):
                 else self._status_error(status, headers, refused.body, refused.message)
             )
             known.tries = tries_of(refused.response)
-            # ``from None``, because the client's error message contains the body of the response.
+            # ``from None``: the client's error message contains the body of the response.
             raise self.redacted_error(known, str(request.url), request.headers) from None
         except broken as error:
             unreachable = self._unreachable_error(error, tries_of(error))
@@ -73,9 +72,8 @@ class ClientModel(HTTPModel):
 class ClientTransport(httpx2.AsyncBaseTransport):
     """httpx transport for official clients. It sends requests with tailrace's HTTP client.
 
-    The official client reads only the bodies of error responses. tailrace reads the bodies of successful responses
-    itself, because common HTTP clients discard received data when the connection is lost, or need several times as much
-    CPU time as the decoding of the data.
+    The official client reads only the bodies of error responses. tailrace reads the other bodies itself, because common HTTP
+    clients discard received data when the connection is lost, or need much more CPU time.
 
     Args:
         connect_timeout: Maximum number of seconds to open a connection. A limit in the request takes precedence.
@@ -92,7 +90,7 @@ class ClientTransport(httpx2.AsyncBaseTransport):
         self._http: HttpClient | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, and return the response after its headers have arrived."""
+        """Send a request. Return the response after its headers have arrived."""
         if self._http is None:
             self._http = HttpClient(self._connect_timeout, self._read_timeout)
         limits = request.extensions.get("timeout", {})
@@ -147,7 +145,7 @@ def _client_errors() -> Generator[None]:
 
 
 def _with_headers(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Add the headers of `REQUEST_HEADERS` to the parameters. Headers that the parameters contain take precedence."""
+    """Add the headers of `REQUEST_HEADERS` to the parameters, whose headers take precedence."""
     headers = REQUEST_HEADERS.get()
     if not headers:
         return parameters

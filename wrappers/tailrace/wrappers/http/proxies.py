@@ -21,7 +21,7 @@ class Origin(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """The host and port as in a ``host`` header. The default port of the scheme is omitted."""
+        """The host and port as in a ``host`` header, without the default port of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -45,7 +45,7 @@ class Origin(NamedTuple):
 
 
 def basic_credentials(url: str) -> str | None:
-    """Return the value of an authorization header for the user and password in a URL; None if the URL contains no user."""
+    """Return the value of an authorization header for the user and password in a URL; None if there is no user."""
     user, at, _ = urlsplit(url).netloc.rpartition("@")
     if not at:
         return None

@@ -4,18 +4,17 @@ import asyncio
 from weakref import WeakKeyDictionary
 
 SMALL_BYTES = 32 * 1024
-"""The budget does not apply to bodies with at most this number of buffered bytes."""
+"""Number of buffered bytes up to which the budget does not apply to a body."""
 
 TICK_BYTES = 512 * 1024
-"""Budget of one tick for all bodies with more than `SMALL_BYTES` buffered bytes. Decoding this number of bytes takes about
-10 ms."""
+"""Budget of one tick for all bodies with more than `SMALL_BYTES` buffered bytes. Decoding it takes about 10 ms."""
 
 
 class ReadBudget:
     """The number of bytes that may still be read in the current event-loop tick. All bodies share the budget.
 
-    If a provider sends a complete response in one burst, the burst contains thousands of chunks. Without a limit, other
-    streams, requests and cancellations would wait until all these chunks are decoded.
+    A provider may send a complete response in one burst of thousands of chunks. Without a limit, other streams, requests and
+    cancellations would wait until they are decoded.
     """
 
     __slots__ = ("_remaining",)
@@ -29,7 +28,7 @@ class ReadBudget:
         return self._remaining <= 0
 
     def share(self, size: int) -> int:
-        """Return the number of bytes (at most ``size``) that may be read in this tick. Subtract the number from the budget."""
+        """Return the number of bytes (at most ``size``) that may be read in this tick. Subtract it from the budget."""
         if self._remaining <= 0:
             return 0
         if self._remaining == TICK_BYTES:

@@ -17,7 +17,7 @@ from tailrace.wrappers.http.errors import ReadTimeout, TransportError
 from tailrace.wrappers.http.read_budget import SMALL_BYTES, read_budget
 
 HIGH_WATER = 128 * 1024
-"""If a body has more buffered bytes, reading from its connection is paused."""
+"""Number of buffered bytes of a body above which reading from its connection is paused."""
 
 
 class Headers(Mapping[str, str]):
@@ -72,9 +72,8 @@ class ResponseBody:
             await body.arrival()
             data = body.read_nowait()
 
-    The read timeout has one timer for each response, not for each read. `arrival` stores the time at which the reader
-    begins to wait. The timer regularly checks how long the reader has waited. The time in which the reader processes
-    data does not count.
+    The read timeout has one timer for each response, not for each read. The timer regularly checks how long the reader has
+    waited. The time in which the reader processes data does not count.
 
     Args:
         request: The request that was sent.
@@ -130,14 +129,14 @@ class ResponseBody:
     # --- the reader's side ---
 
     def read_nowait(self) -> bytes | None:
-        """Return received data. The read budget of the event-loop tick limits the size of the data.
+        """Return received data. The read budget of the event-loop tick limits its size.
 
         Returns:
             The data; None if no data can be read now; ``b""`` at the end of the body.
 
         Raises:
-            OSError: The connection was lost, the read timeout expired, or the compressed data is invalid. The error is
-                raised after all valid data has been returned.
+            OSError: The connection was lost, the read timeout expired, or the compressed data is invalid. Raised after all valid
+                data has been returned.
         """
         if self._decoder is not None:
             return self._read_decoded(self._decoder)
@@ -214,7 +213,7 @@ class ResponseBody:
             self._transport.pause_reading()
 
     def restart_timeout(self) -> None:
-        """Restart the read timeout. Call this when more of the request has been sent."""
+        """Restart the read timeout, because more of the request has been sent."""
         self._waiting_since = self._loop.time()
 
     def wake(self) -> None:
@@ -287,7 +286,7 @@ class ResponseBody:
             return
         now = self._loop.time()
         unsent = transport.get_write_buffer_size()
-        if unsent != self._unsent:  # the request is being sent, so the response is not due yet
+        if unsent != self._unsent:  # the request is still being sent
             self._unsent = unsent
             self._waiting_since = now
         waits = self._waiter is not None and not self._waiter.done()
@@ -347,8 +346,8 @@ class Body(Protocol):
         """Return received data; None if no data can be read now; ``b""`` at the end of the body.
 
         Raises:
-            OSError: The connection was lost. The error is raised after all received data has been returned. It is a
-                TimeoutError if no data arrived in time.
+            OSError: The connection was lost, or no data arrived in time (TimeoutError). Raised after all received data has been
+                returned.
         """
         ...
 
@@ -365,7 +364,7 @@ class ErrorReporter(Protocol):
         ...
 
     def redacted_error(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
-        """Remove from an error all data that callers must not receive, and return the error."""
+        """Remove from an error all data that callers must not receive. Return the error."""
         ...
 
 
@@ -420,10 +419,10 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         try:
             raise self._error
         finally:
-            self._error = None  # otherwise, the traceback of the error would refer to this object
+            self._error = None  # the traceback of the error would refer to this object
 
     def _break(self, error: OSError | UpstreamError) -> Sequence[ChunkWrapper[Any]]:
-        """End the stream with an error, and return the remaining chunks. The next call of ``__anext__`` raises the error."""
+        """End the stream with an error. Return the remaining chunks. The next call of ``__anext__`` raises the error."""
         self._has_ended = True
         request = self._body.request
         if isinstance(error, UpstreamError):
@@ -436,11 +435,11 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         # With its traceback, the error would form a reference cycle with the body.
         redacted.__cause__ = error.with_traceback(None)
         self._error = redacted
-        # The decoder's error for a truncated stream is omitted, because the connection error has more details.
+        # The connection error has more details than the decoder's error for a truncated stream.
         return [chunk for chunk in remaining if chunk.details is None or chunk.details.error is None]
 
     def _redact(self, chunk: ChunkWrapper[Any]) -> None:
-        """Redact the error in a chunk, if there is one. See `ErrorReporter.redacted_error`."""
+        """Redact the error in a chunk, if there is one."""
         error = chunk.details.error if chunk.details is not None else None
         if error is not None:
             request = self._body.request

@@ -8,20 +8,16 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 _RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
-# First delay between retries in seconds. The delay doubles with each retry, and is reduced by a random part of up to a
-# quarter.
-_FIRST_PAUSE = 0.5
+_FIRST_PAUSE = 0.5  # seconds; doubles with each retry, and is reduced by a random part of up to a quarter
 _LONGEST_PAUSE = 8.0  # maximum delay between retries in seconds
-# Maximum delay in seconds that a provider may request. The official clients have the same limit. If the provider
-# requests a longer delay, the request is not retried.
-_MAX_RETRY_AFTER = 120.0
+_MAX_RETRY_AFTER = 120.0  # maximum delay in seconds that a provider may request, as in the official clients
 
 
 def should_retry(status: int, headers: Mapping[str, str], delay: float | None) -> bool:
     """Return True if a request may be retried after an error status.
 
-    The header ``x-should-retry`` takes precedence over the status. If the provider requests a delay of more than two
-    minutes, the request is not retried.
+    The header ``x-should-retry`` takes precedence over the status. There is no retry if the provider requests a delay of more
+    than two minutes.
     """
     if delay is not None and delay > _MAX_RETRY_AFTER:
         return False
@@ -42,10 +38,10 @@ def retry_delay(attempt: int, requested: float | None) -> float:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read the delay before a retry from the headers of a response. Return seconds; None if no header contains a delay.
+    """Read the delay before a retry in seconds from the headers of a response; None if no header contains a delay.
 
-    ``retry-after-ms`` (milliseconds) takes precedence. ``retry-after`` is a number of seconds, which may have decimals,
-    or a date (RFC 9110, section 10.2.3). The delay for a date in the past is 0.
+    ``retry-after-ms`` (milliseconds) takes precedence. ``retry-after`` is a number of seconds, or a date (RFC 9110, section
+    10.2.3). The delay for a date in the past is 0.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         with suppress(ValueError):

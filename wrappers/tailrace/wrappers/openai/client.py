@@ -30,17 +30,15 @@ class ChatCompletionsModel(DirectModel):
 
     Args:
         name: The model's name.
-        reasoning_field: The only message field in which the server accepts reasoning; ``""`` if it accepts no
-            reasoning. None to send reasoning in the field in which it was received. Most servers accept this.
-        content_parts: False if the server does not accept a list of text parts. The texts of a user message are then
-            joined with blank lines. Lists with images and files are sent unchanged.
-        prefill: Selects the options with which the server continues a text: a key of
-            `tailrace.wrappers.openai.prefill.PREFILLS`. None to detect the server software before the first
-            continuation (``GET {base_url}/models``).
+        reasoning_field: The only message field in which the server accepts reasoning; ``""`` if it accepts no reasoning. None to
+            send reasoning in the field in which it was received, which most servers accept.
+        content_parts: False if the server does not accept a list of text parts. The texts of a user message are then joined with
+            blank lines.
+        prefill: The options with which the server continues a text, as a key of `tailrace.wrappers.openai.prefill.PREFILLS`. None
+            to detect the server software before the first continuation (``GET {base_url}/models``).
         keyless: See `DirectModel`.
-        arguments: See `DirectModel`. If ``base_url`` is None, ``OPENAI_BASE_URL`` is used; without this variable,
-            OpenAI's public URL. ``parameters`` may contain any member of the request, for example ``temperature``,
-            ``max_tokens`` and ``tools``.
+        arguments: See `DirectModel`. The default ``base_url`` is ``OPENAI_BASE_URL`` or, without this variable, OpenAI's public
+            URL. ``parameters`` may contain any member of the request, for example ``temperature``.
 
     Raises:
         ConfigurationError: The API key is missing, or ``base_url`` is not an HTTP URL.
@@ -105,7 +103,6 @@ class ChatCompletionsModel(DirectModel):
         return self._endpoint.request(self._all_members(history, parameters))
 
     def _all_members(self, history: History, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the members of the request: the conversation, the streaming options and ``parameters``."""
         messages = with_merged_neighbours(
             plain_content(message, parts=self._content_parts)
             for message in self._converter.from_history(history)
@@ -126,8 +123,8 @@ class ChatCompletionsModel(DirectModel):
 
         Args:
             text: The text.
-            thresholds: The minimum score for which a text is flagged, by category. The thresholds replace the decisions
-                of the API about these categories. None to use only the decisions of the API.
+            thresholds: The minimum score for which a text is flagged, by category, instead of the decisions of the API about
+                these categories. None to use only the decisions of the API.
 
         Raises:
             UpstreamError: See `stream`. Also raised if the response has no result.
@@ -151,11 +148,7 @@ class ChatCompletionsModel(DirectModel):
         return ChatCompletionsDecoder(provider=self.provider)
 
     def _limit_member(self) -> str:
-        """Return the name of the member that limits the output.
-
-        If the operator's parameters contain such a member, return its name. Otherwise, return the member that the
-        server supports.
-        """
+        """Return the member that limits the output: from the operator's parameters, or the one that the server supports."""
         for member in _LIMITS:
             if member in self._parameters:
                 return member
@@ -182,5 +175,5 @@ def _is_flagged(result: Mapping[str, Any], thresholds: Mapping[str, float]) -> o
         if score >= threshold:
             return True
     flagged = {name for name, flag in categories.items() if flag is True}
-    # If the API flags a text without a category, its decision is used, because no threshold replaces this decision.
+    # No threshold replaces the decision of the API about a text without a category.
     return result.get("flagged") is True if not flagged else bool(flagged - thresholds.keys())

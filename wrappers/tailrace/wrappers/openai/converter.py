@@ -1,38 +1,30 @@
 """Conversion between the common history and Chat Completions messages.
 
-The models for Chat Completions use `OpenAIConverter` for requests. The server uses it to read the requests of clients.
-The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
-content survives a round trip: ``to_history(from_history(history)) == history``.
+The models for Chat Completions use `OpenAIConverter` for requests. The server uses it to read the requests of clients. The API
+cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
-- Sealed (encrypted or signed) reasoning is sent. Reasoning text is sent only in turns with tool calls, in the field in
-  which it was received (see `tailrace.wrappers.openai.reasoning`). `to_history` returns reasoning before the text, as
-  one part for each field.
+- ``History.context`` is sent as a user message.
+- Sealed (encrypted or signed) reasoning is sent. Reasoning text is sent only in turns with tool calls, in the field in which it
+  was received (see `tailrace.wrappers.openai.reasoning`). `to_history` returns reasoning before the text, as one part for each
+  field.
 - A data part is sent as JSON in a text part.
 - A file is sent as an image, audio (WAV, MP3) or file part. A URL that is not the URL of an image becomes the text
-  ``[name](url)``. A file in a model's message becomes a text: ``[name](url)`` for a URL, otherwise
-  ``[file name, media type, size]``. Images, audio and uploaded files lose their names. A file without a name or media
-  type gets a default name or media type.
+  ``[name](url)``. A file in a model's message becomes a text: ``[name](url)`` for a URL, otherwise ``[file name, media type,
+  size]``. Images, audio and uploaded files lose their names. A file without a name or media type gets a default.
 - The text of a model is sent before its tool calls. Blocks of one text are sent as one part (see
-  `tailrace.wrappers.conversion.text_joining`). Empty texts of a model are omitted by ``to_history``, and all empty
-  texts by `plain_content`.
-- Call arguments that are not a JSON object are sent as ``{"input": text}``. Some servers parse the arguments, and would
-  otherwise reject the conversation.
-- Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
-  `to_history` returns both as text, and gets the name of the tool from the call with the same id.
+  `tailrace.wrappers.conversion.text_joining`). Empty texts are omitted.
+- Call arguments that are not a JSON object are sent as ``{"input": text}``, because some servers parse the arguments.
+- Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``. `to_history` returns
+  both as text, and gets the name of the tool from the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
-- Calls of tools that a provider ran itself (``kind`` ``"server"``), and their results, are omitted, because the API has
-  no such tools. A model's message without other content is omitted, because servers reject empty messages.
-- Metadata is not sent, with three exceptions: sealed reasoning, the ``refusal`` of a model, and ``metadata["openai"]``
-  of a message or part. ``metadata["openai"]`` contains further fields of the API's object, for example the thought
-  signature of a call, which are sent unchanged. A call that was received as a legacy ``function_call`` is sent as a
-  tool call.
+- Calls of server tools, and their results, are omitted. So is a model's message without other content, because servers reject
+  empty messages.
+- Metadata is not sent, with three exceptions: sealed reasoning, the ``refusal`` of a model, and ``metadata["openai"]``, which
+  contains further fields of the API's object. A call that was received as a legacy ``function_call`` is sent as a tool call.
 
-`OpenAIConverter.from_history` returns content as lists of parts. `plain_content` replaces a list that has only text
-with a string.
-
-`OpenAIConverter.to_history` joins system and developer messages, and merges adjacent tool messages. It converts
-messages with the legacy role ``function`` and the legacy ``function_call`` to tool results and tool calls.
+`OpenAIConverter.to_history` joins system and developer messages, and merges adjacent tool messages. It converts messages with the
+legacy role ``function`` and the legacy ``function_call`` to tool results and tool calls.
 """
 
 import re
@@ -94,8 +86,7 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
     """Stateless converter between conversations and Chat Completions messages.
 
     Args:
-        reasoning_field: The only message field in which the server accepts reasoning; ``""`` if it accepts no
-            reasoning. None to send reasoning in the field in which it was received.
+        reasoning_field: See `tailrace.wrappers.openai.client.ChatCompletionsModel`.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[^\x00-\x1f]{1,64}")
@@ -107,7 +98,7 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
     def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
         """Return the messages of the request: the system message, the context, and then the conversation.
 
-        If a user or assistant message has content, the content is a list of parts. The content of ``tool`` messages is
+        The content of user and assistant messages is a list of parts (see `plain_content`). The content of ``tool`` messages is
         text.
 
         Raises:
@@ -126,8 +117,7 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
                 results = [_tool_message(part) for part in message.tool_results if part.id in call_ids]
                 messages += [*_assistant_message(message, reasoning_members), *results]
             else:
-                # The API requires tool results directly after the calls, so other content of the message follows the
-                # results.
+                # The API requires tool results directly after the calls.
                 results = [_tool_message(part) for part in message.tool_results]
                 messages += [*results, *_user_message(message)]
         return cast("list[ChatCompletionMessageParam]", messages)
@@ -136,8 +126,8 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
         """Convert the messages of a request to the common history. Objects of the ``openai`` package are accepted.
 
         Raises:
-            ValueError: Chat Completions does not define the role of a message or the type of a content part, or a file
-                is invalid.
+            ValueError: Chat Completions does not define the role of a message or the type of a content part, or a file is
+                invalid.
         """
         return _HistoryReader(self).read(messages)
 
@@ -150,10 +140,10 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
         """Convert the chunks of a stream, or a complete response, to a message.
 
         Args:
-            response: A stream: chunk wrappers, or chunks or deltas of the ``openai`` package. Or a ``ChatCompletion`` or
-                an assistant message: an object of the ``openai`` package or a JSON object.
-            choice: Index of the choice to read. None to merge all choices into one message, because some servers
-                distribute one response over several choices. If the choice is missing, the message is empty.
+            response: A stream (chunk wrappers, or chunks or deltas of the ``openai`` package), a ``ChatCompletion`` or an
+                assistant message (an object of the ``openai`` package or a JSON object).
+            choice: Index of the choice to read. If it is missing, the message is empty. None to merge all choices, because some
+                servers distribute one response over several choices.
         """
         if isinstance(response, Mapping | BaseModel):
             fields = as_object(cast("object", response)) or {}
@@ -184,14 +174,13 @@ def _wrap_all(chunks: "Iterable[StreamedChunk]") -> Iterator[ChunkWrapper[Any]]:
 
 
 def plain_content(message: Mapping[str, Any], *, parts: bool = True) -> Fields:
-    """Replace a ``content`` that has only text with a string. Some servers do not accept a list.
+    """Replace a ``content`` that has only text with a string, because some servers do not accept a list.
 
-    If a user message has several texts, its content remains a list. In messages of other roles, fewer servers accept a
-    list, so several texts are joined with blank lines.
+    If a user message has several texts, its content remains a list. In other roles, several texts are joined with blank lines.
 
     Args:
         message: A message. Its ``content`` may be text, a list of parts, or null.
-        parts: False if the server does not accept a list of texts in a user message. The texts are then also joined.
+        parts: False to join the texts of user messages, too.
     """
     content = message.get("content")
     if not isinstance(content, list):
@@ -206,7 +195,7 @@ def plain_content(message: Mapping[str, Any], *, parts: bool = True) -> Fields:
 
 
 def with_text_parts(message: Message, content: object) -> Message:
-    """Restore the separate text parts of an assistant message after the message assembly has merged adjacent texts.
+    """Restore the separate text parts of an assistant message, which the message assembly has merged.
 
     Args:
         message: The assembled message.
@@ -238,7 +227,7 @@ def with_text_parts(message: Message, content: object) -> Message:
 
 
 def arguments_text(call: ContentPartToolCall) -> str:
-    """Return the arguments of a call as text. This is the model's original text if it was stored."""
+    """Return the arguments of a call as text: the model's original text if it was stored."""
     if call.arguments_text is not None:
         return call.arguments_text
     if call.kind == "custom" and not call.arguments:
@@ -247,12 +236,11 @@ def arguments_text(call: ContentPartToolCall) -> str:
 
 
 def tool_call_param(call: ContentPartToolCall, arguments: str | None = None) -> Fields:
-    """Return one entry of ``tool_calls``. The entry includes the Chat Completions fields in the metadata of the call.
+    """Return one entry of ``tool_calls``, with the Chat Completions fields in the metadata of the call.
 
     Args:
         call: The call.
-        arguments: Text that replaces the original arguments; None to use the original arguments. The input of a custom
-            tool is never replaced.
+        arguments: Text that replaces the arguments, but not the input of a custom tool; None for the original arguments.
     """
     own = own_fields(call.metadata, "openai")
     own.pop("legacy", None)
@@ -278,10 +266,7 @@ def content_param(part: ContentPartText | ContentPartData | ContentPartFile) -> 
 
 
 def _user_message(message: Message) -> list[Fields]:
-    """Return a list with the user message for all parts except tool results.
-
-    If the message contains only tool results, return an empty list.
-    """
+    """Return the user message for all parts except tool results; none if the message contains only tool results."""
     content = [
         content_param(part)
         for part in message.content
@@ -293,7 +278,7 @@ def _user_message(message: Message) -> list[Fields]:
 
 
 def _assistant_message(message: Message, reasoning: Mapping[str, Any]) -> list[Fields]:
-    """Return a list with the assistant message; an empty list if the message has no content that can be sent."""
+    """Return the assistant message; none if the message has no content that can be sent."""
     content: list[Fields] = []
     before: ContentPart | None = None
     for part in message.content:
@@ -351,7 +336,7 @@ class _HistoryReader(HistoryReader):
             raise ValueError(f"the role {shortened(role)} is not defined by Chat Completions")
 
     def _read_assistant(self, fields: Fields) -> None:
-        # The other fields are processed like a chunk of a stream.
+        # The other fields are read like a chunk of a stream.
         name = fields.pop("name", None)
         message = self._converter.to_message(fields)
         if name is not None:
@@ -371,20 +356,14 @@ class _HistoryReader(HistoryReader):
 
 
 def _choices(response: Fields, index: int | None) -> list[Fields]:
-    """Return the selected choices of a complete response as the choices of a chunk. A single message counts as a choice.
-
-    Args:
-        response: The response, or the message.
-        index: Index of the choice; None to merge all choices.
-    """
+    """Return the selected choices of a complete response as choices of a chunk. A single message counts as a choice."""
     choices = response.get("choices")
     if not isinstance(choices, list):
         return [{"index": 0, "message": _message_fields(response)}]
     selected: list[Fields] = []
     for position, entry in enumerate(select_choice(as_mappings(cast("object", choices)), index)):
         message = _message_fields(as_mapping(entry.get("message")) or {}, position << 32)
-        # If choices are merged, the text of each choice must be added. Each choice is therefore read as a delta: of
-        # several complete messages, only the first would be used.
+        # If choices are merged, each choice is read as a delta: of several complete messages, only the first would be used.
         selected.append(
             {**entry, "index": 0, "message": None, "delta" if index is None else "message": message}
         )
@@ -409,8 +388,7 @@ def _message_fields(source: Mapping[str, Any], first_index: int = 0) -> Fields:
     message = dict(source)
     calls = message.get("tool_calls")
     if isinstance(calls, list | tuple):
-        # Each entry is a separate call, even if two entries have the same id. In a delta, calls with different indexes
-        # are separate.
+        # Each entry is a separate call, even if two entries have the same id. Different indexes separate calls.
         entries = cast("Sequence[object]", calls)
         message["tool_calls"] = [
             {**(as_mapping(call) or {}), "index": index} for index, call in enumerate(entries, first_index)

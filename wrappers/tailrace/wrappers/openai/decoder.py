@@ -1,19 +1,17 @@
 """Decoder of Chat Completions streams from OpenAI and compatible servers.
 
 `ChatCompletionsDecoder` reads the bytes of a response body, or chunks of the ``openai`` package.
-`ChoiceDeltaWrapper(delta)` and `wrap_chunk(chunk)` wrap single objects of the package.
 
-Most payloads are decoded directly into structs, which reject unknown fields. `PlainChunk` has only text or reasoning,
-like most chunks. `DocumentedChunk` also has the other fields that OpenAI documents, for example tool calls and usage.
-`VendorChunk` also has fields that some vendors send in *every* chunk. The struct of a choice is also a chunk wrapper,
-so no second object is created. The fields of the struct have the names of the wrapper interface, and are mapped to
-their names in JSON. Fields that exist only in Python have a JSON name that no provider sends, for example ``(plain)``.
+Most payloads are decoded directly into structs, which reject unknown fields. `PlainChunk` has only text or reasoning, like most
+chunks. `DocumentedChunk` also has the other fields that OpenAI documents, for example tool calls and usage. `VendorChunk` also
+has fields that some vendors send in *every* chunk. The struct of a choice is also a chunk wrapper, so that no second object is
+created. Its fields that exist only in Python have a JSON name that no provider sends, for example ``(plain)``.
 
-All other payloads are read by `wrap_mapping`, which preserves unknown fields. The content of the stream, and never the
-name of the vendor, determines how the decoder reads it.
+All other payloads are read by `wrap_mapping`, which preserves unknown fields. The content of the stream, and never the name of
+the vendor, determines how it is read.
 """
 
-# Subclasses change the types of inherited fields to the types that the JSON of their shape can contain.
+# Subclasses change the types of inherited fields to those of their shape.
 # pyright: reportIncompatibleVariableOverride=false
 
 from collections.abc import Mapping
@@ -57,15 +55,14 @@ _ERROR = "error"  # the value of ``object`` in an error payload
 _DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError)
 _MAX_INTERVAL = 64
 
-# Shapes of chunks: one for each struct, and one for all other chunks.
+# Shapes of chunks: one for each struct, and one for all others.
 _PLAIN, _DOCUMENTED, _VENDORS, _OTHER = range(4)
 
-# Maximum number of choices whose fields are stored. A limit is necessary, because some servers increase the
-# index of the choice by one for each token.
+# Maximum number of choices whose fields are stored: some servers increase the index of the choice for each token.
 _MAX_CHOICES = 64
 
 ABSENT = msgspec.Raw()
-"""Value of a raw JSON field if the chunk does not contain the field."""
+"""Value of a raw JSON field that the chunk does not contain."""
 
 
 class PlainDelta(ChoiceDelta, forbid_unknown_fields=True, gc=False):
@@ -194,10 +191,9 @@ decode_vendor_chunk = msgspec.json.Decoder(VendorChunk).decode
 
 
 class VendorFields:
-    """Stores the latest values of vendor-specific fields.
+    """Stores the latest values of vendor-specific fields, which many servers repeat in every chunk.
 
-    Many servers repeat such fields in every chunk, often with the same value. The methods return only fields that have
-    changed since the previous chunk.
+    The methods return only fields that have changed since the previous chunk.
     """
 
     __slots__ = ("_choice_fields", "_response_fields")
@@ -223,7 +219,7 @@ class VendorFields:
         return metadata
 
     def forget(self) -> None:
-        """Discard the stored values. All fields of the next chunk then count as changed."""
+        """Discard the stored values, so that all fields of the next chunk count as changed."""
         self._choice_fields.clear()
         self._response_fields.clear()
 
@@ -307,9 +303,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
-        merge_choices: True to merge all choices into one choice. This is for requests with ``n=1``: some servers
-            distribute the response over several choices, or increase the index of the choice by one for each
-            token.
+        merge_choices: True to merge all choices into one choice, for requests with ``n=1``: some servers distribute the response
+            over several choices, or increase the index of the choice for each token.
 
     Attributes:
         done: True after ``[DONE]``. Later data is ignored.
@@ -339,15 +334,13 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         self._remaining = 0  # number of chunks until the plain shape is tried again
         self._interval = 4  # the next value of ``_remaining``
         self._vendors = VendorFields()
-        self._id: str | None = None  # this attribute and the next five store values of the previous chunk
+        self._id: str | None = None  # like the next five: value of the previous chunk
         self._model: str | None = None
         self._tier: str | None = None
         self._fingerprint: str | None = None
         self._server: str | None = None  # the provider that a router selected for the request
         self._object: str | None = None
-        self._created = (
-            False  # True after a chunk with ``created``; a change of only this value is not reported
-        )
+        self._created = False  # True after a chunk with ``created``; later values are not reported
 
     if TYPE_CHECKING:
 
@@ -356,9 +349,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
             ...
 
     def _feed_slow(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
-        # `EventDecoder.feed` passes all data to this method until the first bytes have shown the framing of the body.
-        # Chunk objects show no framing. They therefore always arrive here, and the fast path for bytes need not check
-        # for them.
+        # Chunk objects have no framing, so `EventDecoder.feed` always passes them to this method. The fast path for bytes
+        # need not check for them.
         if isinstance(data, Mapping):
             return self.wrap(dict(data))
         if hasattr(data, "model_dump"):
@@ -367,8 +359,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of one chunk; see `wrap_mapping`."""
-        # This chunk is not compared with the stored values. The stored values are discarded, because they would be
-        # outdated for the next chunk.
+        # The stored values would be outdated for the next chunk.
         self._id = None
         self._vendors.forget()
         wrappers = wrap_mapping(fields, provider=self._provider, error_event=error_event)
@@ -388,8 +379,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         try:
             chunk = decode_plain_chunk(payload)
         except _DECODE_ERRORS:
-            # The next chunks probably have the same additional fields. The plain shape is tried again after twice as
-            # many chunks as before.
+            # The next chunks probably have the same additional fields. The plain shape is tried again after twice as many
+            # chunks as before.
             self._shape, self._remaining = _DOCUMENTED, self._interval
             self._interval = min(2 * self._interval, _MAX_INTERVAL)
             return self._wrap_with_slower_structs(payload)
@@ -436,9 +427,9 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     def _complete(
         self, chunk: DocumentedChunk, metadata: dict[str, Any], vendors: VendorFields | None = None
     ) -> list[ChoiceDeltaWrapper]:
-        """Add the details to the choices of a chunk, which are chunk wrappers, and return the choices.
+        """Add the details to the choices of a chunk, which are chunk wrappers. Return the choices.
 
-        If the chunk has no choices, return an empty list. `wrap_mapping` then reads the chunk, which may be a ping.
+        Without choices, `wrap_mapping` reads the chunk, which may be a ping.
         """
         if not chunk.choices:
             return []

@@ -1,8 +1,7 @@
 """The shapes of a Chat Completions delta: the shape that OpenAI documents, and the variants of other servers.
 
-The structs are for fast decoding. They reject unknown fields (see `tailrace.wrappers.openai.decoder`). The functions
-read all other deltas as JSON objects. The functions preserve unknown fields, and support known variants of the
-documented fields.
+The structs are for fast decoding, and reject unknown fields. The functions read all other deltas as JSON objects. They preserve
+unknown fields, and support known variants of the documented fields.
 """
 
 from collections.abc import Mapping
@@ -14,9 +13,9 @@ from tailrace.wrappers.chunks import Usage
 from tailrace.wrappers.decoding.extra_fields import json_text
 from tailrace.wrappers.decoding.lenient_json import as_count, as_index, as_mapping, as_mappings, as_text
 
-# Fields without information: redundant fields, and padding that hides the lengths of messages.
+# Redundant fields, and padding that hides the lengths of messages.
 PADDING = frozenset({"index", "obfuscation", "object", "p"})
-_MAX_PART_LEVELS = 4  # maximum nesting depth of parts; a thinking part, for example, contains text parts
+_MAX_PART_LEVELS = 4  # nesting depth of parts; a thinking part, for example, contains text parts
 _TEXT_FIELDS = frozenset({"content", "reasoning", "summary", "text", "thinking"})
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 _DETAILS_TEXT = {"reasoning.text": "text", "reasoning.summary": "summary"}
@@ -44,8 +43,8 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The member ``delta`` of a choice, with the attribute names of ``ChoiceDelta`` in the ``openai`` package.
 
     Attributes:
-        model_extra: Fields that OpenAI does not document, and fields whose values have another type than documented,
-            both unchanged; None or empty if there are no such fields.
+        model_extra: Fields that OpenAI does not document, and fields with undocumented types, unchanged; None or empty if there
+            are none.
     """
 
     role: str | None = None
@@ -59,7 +58,7 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
-    """Read a delta from a JSON object. Return the delta, and a dict of the other fields."""
+    """Read a delta from a JSON object. Return the delta, and the other fields."""
     unmapped: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     delta = ChoiceDelta(model_extra=unmapped)
@@ -88,7 +87,7 @@ def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
             unmapped[key] = value
             extra[key] = value
     if delta.reasoning_content is None:
-        # If a server sends several of these fields, all of them contain the same text.
+        # A server that sends several of these fields sends the same text in all of them.
         texts = (unmapped.get(name) for name in REASONING_FIELDS)
         delta.reasoning_content = next((text for text in texts if text and isinstance(text, str)), None)
     return delta, extra
@@ -115,9 +114,9 @@ def read_usage(fields: Mapping[str, Any]) -> Usage | None:
 def counting_usage(
     first: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """Return the first usage object if it has a count above zero; otherwise return the other usage object, or None.
+    """Return the first usage object if it has a count above zero; otherwise the other usage object, or None.
 
-    Some servers send a usage object that contains only zeros as a placeholder.
+    Some servers send zeros as a placeholder.
     """
     if not first or not other:
         return first or other
@@ -152,7 +151,7 @@ def has_content(delta: ChoiceDelta) -> bool:
 
 
 def legacy_call(call: ToolCallChunk) -> ToolCallChunk:
-    """Mark a fragment as the legacy ``function_call``. This call has no id. A message has at most one such call."""
+    """Mark a fragment as the legacy ``function_call``, which has no id. A message has at most one such call."""
     call.index = 0
     call.model_extra = {**(call.model_extra or {}), "legacy": "function_call"}
     return call

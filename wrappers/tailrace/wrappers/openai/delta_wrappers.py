@@ -58,11 +58,11 @@ EMPTY_DELTA = ChoiceDelta()
 
 
 class _WrapperMeta(type(ChunkWrapper)):
-    # There is no return type here, so that type checkers use the signature of the class that is called.
+    # Without a return type, type checkers use the signature of the class that is called.
     def __call__(cls, raw: Any, *args: Any, **kwargs: Any):
-        """Create a chunk wrapper. It is a `PackageDeltaWrapper` if ``raw`` is an object of the ``openai`` package.
+        """Create a chunk wrapper; a `PackageDeltaWrapper` if ``raw`` is an object of the ``openai`` package.
 
-        The decoder does not call this method: ``msgspec`` creates structs without a call of the class.
+        ``msgspec`` creates structs without this method.
         """
         if cls is ChoiceDeltaWrapper and not isinstance(raw, ChoiceDelta):
             cls = PackageDeltaWrapper
@@ -73,9 +73,9 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
     """Chunk wrapper for one ``ChoiceDelta``: an object of the ``openai`` package, or a struct of the decoder.
 
     Attributes:
-        finish_reason: The ``finish_reason`` of the choice that contains the delta, or None.
-        usage: The unchanged usage object of the chunk or choice, or None. If a chunk has several choices, only the
-            first one has the usage of the chunk.
+        finish_reason: The ``finish_reason`` of the choice, or None.
+        usage: The unchanged usage object of the chunk or choice, or None. Of several choices, only the first has the usage of the
+            chunk.
     """
 
     finish_reason: str | None = None
@@ -83,7 +83,7 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
 
     @property
     def delta(self) -> ChoiceDelta:
-        """The delta as a struct, whether ``raw`` is a struct or an object of the package."""
+        """The delta as a struct."""
         delta: Any = self.raw
         return delta
 
@@ -92,9 +92,9 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
         return self.delta.content or ""
 
     def get_reasoning(self) -> str:
-        """Return ``delta.reasoning_content`` or ``delta.reasoning``. If a server sends both fields, they have the same text.
+        """Return ``delta.reasoning_content``, ``delta.reasoning`` or the text in ``delta.reasoning_details``.
 
-        If both are missing, return the text in ``delta.reasoning_details``. See `ChunkDetails.is_second_field`.
+        See `ChunkDetails.is_second_field`.
         """
         delta = self.delta
         text = delta.reasoning_content or delta.reasoning
@@ -104,7 +104,7 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
     def reasoning_origin(self) -> Mapping[str, Any] | None:
         """Metadata with the name of the field with the reasoning; None for reasoning in ``content`` or ``reasoning_details``."""
         delta = self.delta
-        # If `read_delta` moved the reasoning from another field, ``model_extra`` still contains that field.
+        # ``model_extra`` still contains a field from which `read_delta` moved the reasoning.
         unmapped = delta.model_extra or {}
         name = next((name for name in REASONING_FIELDS if unmapped.get(name)), "")
         if not name and "content" not in unmapped:
@@ -117,10 +117,7 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
         return [_tool_call(call) for call in calls] if calls else []
 
     def get_finish_message(self) -> FinishMessage | None:
-        """Return the finish reason of the choice.
-
-        The result is None if ``finish_reason`` is null or empty, because the choice then continues.
-        """
+        """Return the finish reason of the choice; None while the choice continues."""
         raw = self.finish_reason
         if not raw:
             return None
@@ -132,7 +129,7 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
 
 
 class PackageDeltaWrapper(ChoiceDeltaWrapper, gc=False):
-    """Chunk wrapper for an object of the ``openai`` package. The object may have any field of a compatible server."""
+    """Chunk wrapper for an object of the ``openai`` package, with any field of a compatible server."""
 
     _delta: ChoiceDelta = msgspec.field(default_factory=ChoiceDelta)
 
@@ -168,8 +165,8 @@ def delta_details(
 
     Args:
         delta: The delta.
-        extra: The other fields of the delta and of its choice. The function modifies this dict. Its member ``error`` is
-            an error that the provider reported.
+        extra: The other fields of the delta and of its choice. The function modifies this dict. Its member ``error`` is an error
+            that the provider reported.
         finish_reason: The finish reason of the choice, or None. Some values report an error of the provider.
         provider: The provider's name in errors.
     """
@@ -194,7 +191,7 @@ def delta_details(
 
 
 def _extract_images(extra: dict[str, Any]) -> list[ContentPart]:
-    """Move generated images from ``extra`` into parts. Entries that are not images stay in ``extra``."""
+    """Move generated images from ``extra`` into parts. Other entries stay in ``extra``."""
     parts: list[ContentPart] = []
     other_parts: list[object] = []
     images = extra.pop("images")
@@ -215,9 +212,8 @@ def _extract_images(extra: dict[str, Any]) -> list[ContentPart]:
 def wrap_chunk(chunk: "ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
     """Return the chunk wrappers of one chunk, which is an object of the ``openai`` package or a JSON object.
 
-    Returns:
-        One chunk wrapper for each choice. If the chunk has no choices, but has usage, an error, or an empty list
-        ``choices``: one wrapper with an empty delta. For a ping, which has none of these: an empty list.
+    There is one chunk wrapper for each choice. A chunk without choices becomes one wrapper with an empty delta, or none if it is
+    a ping (without usage, error, and ``choices``).
     """
     if isinstance(chunk, Mapping):
         return wrap_mapping(chunk)
@@ -262,7 +258,7 @@ def wrap_mapping(
         first = wrappers[0].details = wrappers[0].details or ChunkDetails()
         first.metadata = metadata
     if error is not None:
-        # The finish reasons may report the same error. Only the chunk's error is used.
+        # The finish reasons may report the same error.
         for wrapper in wrappers:
             if wrapper.details is not None:
                 wrapper.details.error = None
@@ -278,8 +274,7 @@ def _wrap_choice(
     if delta_fields is None:
         delta_fields = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
     delta, extra = read_delta(delta_fields)
-    # Some servers send a complete message in the choice. If deltas were streamed before, the message repeats their
-    # text.
+    # Some servers send a complete message in the choice. After deltas, it repeats their text.
     message = as_mapping(choice.get("message"))
     snapshot = message is not None and not has_content(delta)
     if message is not None and snapshot:

@@ -1,9 +1,9 @@
 """The URL, headers and body of requests to OpenAI's APIs and compatible APIs.
 
-The models for Chat Completions and Responses use `OpenAIEndpoint` instead of the client of the ``openai`` package. That
-client would need 15 MB of memory, and most of the CPU time of a short response (see
-``docs/decisions/0010-requests-without-the-openai-client.md``). Like that client, this module supports OpenAI's
-environment variables, and the arguments ``extra_headers``, ``extra_query`` and ``extra_body``.
+The models for Chat Completions and Responses use `OpenAIEndpoint` instead of the client of the ``openai`` package, which would
+need 15 MB of memory, and most of the CPU time of a short response
+(``docs/decisions/0010-requests-without-the-openai-client.md``). Like that client, this module supports OpenAI's environment
+variables, and the arguments ``extra_headers``, ``extra_query`` and ``extra_body``.
 """
 
 import os
@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 from tailrace.wrappers.errors import ConfigurationError
 
 _BASE_URL = "https://api.openai.com/v1"
-# Each value is the environment variable with the value of the header. OpenAI bills the organization and project.
+# Environment variables by header. OpenAI bills the organization and project.
 _BILLING_HEADERS = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 
 
@@ -24,8 +24,8 @@ class OpenAIEndpoint:
     Args:
         name: The name of the model, for error messages.
         path: The path after the root URL of the API. It begins with a slash.
-        base_url: The root URL of the API. If it is None, the environment variable ``OPENAI_BASE_URL`` is used, or
-            OpenAI's public URL if that variable is not set. A query string in the URL is sent with each request.
+        base_url: The root URL of the API; None for the environment variable ``OPENAI_BASE_URL`` or, without it, OpenAI's public
+            URL. A query string in the URL is sent with each request.
         api_key: The API key; None to send no credentials.
 
     Attributes:
@@ -57,8 +57,8 @@ class OpenAIEndpoint:
         """Return the URL, headers and body of a request.
 
         Args:
-            members: Members of the body. The members ``extra_headers``, ``extra_query`` and ``extra_body`` are not sent
-                as members. They have the same effect as the arguments with these names in the ``openai`` package.
+            members: Members of the body. ``extra_headers``, ``extra_query`` and ``extra_body`` have the same effect as in the
+                ``openai`` package.
         """
         url, headers, body = self.url, self._headers, dict(members)
         extra_headers, extra_query, extra_body = (

@@ -1,7 +1,4 @@
-"""Conversion of files to and from content parts of Chat Completions: images, audio, and other files.
-
-`OpenAIConverter` and the decoder use these functions.
-"""
+"""Conversion of files to and from content parts of Chat Completions: images, audio, and other files."""
 
 import base64
 import mimetypes
@@ -20,7 +17,7 @@ from tailrace.wrappers.conversion.message_objects import own_metadata
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 
-_FILE_ID = "openai-file:"  # in the URL of an uploaded file, this prefix precedes the id of the file
+_FILE_ID = "openai-file:"  # prefix of the id in the URL of an uploaded file
 
 
 def file_param(part: ContentPartFile) -> dict[str, Any] | None:

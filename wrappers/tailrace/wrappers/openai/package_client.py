@@ -1,7 +1,6 @@
 """Models that use an ``AsyncOpenAI`` or ``AsyncAzureOpenAI`` client of the application.
 
-The client determines authentication, retries, base URL, timeouts and transport. tailrace's own decoder reads the bytes
-of the response.
+The client determines authentication, retries, base URL, timeouts and transport. tailrace's own decoder reads the response.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -31,11 +30,10 @@ class OpenAIModel(ChatCompletionsModel):
     """A model that uses the application's client of the ``openai`` package.
 
     Args:
-        name: The name of the model. For ``AsyncAzureOpenAI``, the name of the deployment.
-        client: The client. Closing the model does not close the client, so the application must close the client.
-        parameters: Further members of the request (``temperature``, ``max_tokens``, ``tools``, …); None for no further
-            members. ``extra_headers``, ``extra_query``, ``extra_body`` and ``timeout`` become arguments of the client's
-            method ``create``.
+        name: The name of the model, or of the deployment of ``AsyncAzureOpenAI``.
+        client: The client, which the application must close.
+        parameters: Further members of the request (``temperature``, ``max_tokens``, ``tools``, …); None for none.
+            ``extra_headers``, ``extra_query``, ``extra_body`` and ``timeout`` become arguments of the client's method ``create``.
         reasoning_field: See `ChatCompletionsModel`.
         content_parts: See `ChatCompletionsModel`.
 
@@ -75,7 +73,7 @@ class OpenAIModel(ChatCompletionsModel):
         arguments = {name: members.pop(name) for name in _ARGUMENTS if name in members}
         arguments["extra_headers"] = {**REQUEST_HEADERS.get(), **(arguments.get("extra_headers") or {})}
         extra: Mapping[str, Any] = members.pop("extra_body", None) or {}
-        # The type is Any, because the package has no types for ``**members`` and for the bytes of a response.
+        # The package has no types for ``**members`` and for the bytes of a response.
         create: Any = self._openai.chat.completions.with_streaming_response.create
         request: AbstractAsyncContextManager[Any] = create(
             model=members.pop("model"),
@@ -90,8 +88,7 @@ class OpenAIModel(ChatCompletionsModel):
         except openai.APIStatusError as error:
             failure = self._status_error(error.status_code, error.response.headers, error.body, error.message)
             failure.tries = tries_of(error.response)
-            # ``from None``: the text of the client's error contains the body of the response, which may have
-            # credentials.
+            # ``from None``: the text of the client's error contains the body of the response, which may have credentials.
             failed_request = error.response.request
             raise self.redacted_error(failure, str(failed_request.url), failed_request.headers) from None
         except (openai.APIConnectionError, httpx2.HTTPError, OSError) as error:
@@ -103,7 +100,7 @@ class OpenAIModel(ChatCompletionsModel):
         return body, partial(_close, body, request)
 
     async def _find_prefill(self) -> Prefill | None:
-        return None  # the request that detects the server software would need the credentials of the client
+        return None  # detecting the server software would need the credentials of the client
 
     def _read_timeout_error(self) -> UpstreamError:
         return UpstreamError(
@@ -119,7 +116,7 @@ class _ClientBody:
     def __init__(self, chunks: AsyncGenerator[bytes], request: SentRequest) -> None:
         self.request = request
         self._chunks = _with_common_errors(chunks)
-        self._chunk: bytes | None = None  # the chunk that was received, but not yet read
+        self._chunk: bytes | None = None  # received, but not yet read
 
     def read_nowait(self) -> bytes | None:
         chunk = self._chunk

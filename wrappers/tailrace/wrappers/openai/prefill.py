@@ -10,11 +10,11 @@ from tailrace.wrappers.http import HttpClient
 from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
 
 PREFILLS: Mapping[str, Prefill] = {
-    # Server software. Each key is the value of ``owned_by`` in the server's list of models.
+    # Server software: ``owned_by`` in the server's list of models.
     "llamacpp": Prefill(is_exact=True),
     "sglang": Prefill(members={"continue_final_message": True}, is_exact=True),
     "vllm": Prefill(members={"continue_final_message": True, "add_generation_prompt": False}, is_exact=True),
-    # Providers. Each key is a value of `tailrace.wrappers.providers.Provider.prefill`.
+    # Providers: `tailrace.wrappers.providers.Provider.prefill`.
     "deepseek": Prefill(metadata={"openai": {"prefix": True}}, root="/beta", is_exact=True),
     "partial": Prefill(metadata={"openai": {"partial": True}}),
     "trailing": Prefill(),
@@ -28,8 +28,7 @@ _TIMEOUT = 5.0  # seconds
 async def find_owner(client: HttpClient, endpoint: OpenAIEndpoint) -> str | None:
     """Return the server software: the value of ``owned_by`` in the server's list of models, if it is a key of `PREFILLS`.
 
-    The result is empty if no value is a key of `PREFILLS`. The result is None if the request failed or the response is
-    not JSON. A later request may then succeed.
+    The result is empty if no value is a key of `PREFILLS`. It is None if the request failed, so that a later request may succeed.
 
     Args:
         client: Sends the request.

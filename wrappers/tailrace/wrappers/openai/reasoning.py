@@ -2,20 +2,18 @@
 
 OpenAI's models do not return or accept reasoning in this API. Other servers use one of two forms:
 
-- Most servers return reasoning as text, in the field ``reasoning_content`` or ``reasoning``. Some servers must receive
-  this text again: DeepSeek and Moonshot reject every later request if a message of a turn with tool calls has no
-  reasoning (https://api-docs.deepseek.com/guides/thinking_mode). Here, a turn is a user message and the messages after
-  it, up to the next user message. In turns without tool calls, servers ignore reasoning, and older servers rejected it.
-  Reasoning text is therefore sent only in turns with tool calls, and there in every message of the model.
-- Some servers return reasoning in sealed (encrypted or signed) objects. Later requests must contain these objects
-  unchanged and in the same order. Examples are ``reasoning_details`` of OpenRouter and compatible servers
-  (https://openrouter.ai/docs/use-cases/reasoning-tokens), and ``thinking_blocks`` of LiteLLM's proxy. These objects
-  are always sent.
+- Most servers return reasoning as text, in the field ``reasoning_content`` or ``reasoning``. DeepSeek and Moonshot reject every
+  later request if a message of a turn with tool calls has no reasoning (https://api-docs.deepseek.com/guides/thinking_mode).
+  Here, a turn consists of a user message and the messages up to the next user message. In turns without tool calls, servers
+  ignore reasoning, and older servers rejected it. Reasoning text is therefore sent only in turns with tool calls, and there in
+  every message of the model.
+- Some servers return reasoning in sealed (encrypted or signed) objects, for example ``reasoning_details`` of OpenRouter and
+  compatible servers (https://openrouter.ai/docs/use-cases/reasoning-tokens), and ``thinking_blocks`` of LiteLLM's proxy. Later
+  requests must contain these objects unchanged and in the same order.
 
-Reasoning text is sent in the field in which it was received. The name of the field is in ``metadata["openai"]`` of the
-reasoning part. If a message of a turn has the field ``reasoning_content``, the messages of the turn without reasoning
-get an empty ``reasoning_content``. If `OpenAIConverter` has the argument ``reasoning_field``, all reasoning text is
-sent in that field, and sealed objects are not sent.
+Reasoning text is sent in the field in which it was received (``metadata["openai"]`` of the reasoning part). If a message of a
+turn has the field ``reasoning_content``, the messages of the turn without reasoning get an empty ``reasoning_content``. With
+``reasoning_field`` of `OpenAIConverter`, all reasoning text is sent in that field, and sealed objects are not sent.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,23 +35,23 @@ SEALED_FIELDS = (
     "thinking_blocks",
     "extra_content",
 )
-"""Fields of an assistant message that contain sealed reasoning. Later requests must contain these fields unchanged."""
+"""Fields of an assistant message that contain sealed reasoning, which later requests must contain unchanged."""
 
 _REQUIRED_FIELD = "reasoning_content"  # some servers reject messages without this field
 
 
 def client_calls(message: Message) -> list[ContentPartToolCall]:
-    """Return the tool calls that the application runs, not the provider."""
+    """Return the tool calls that the provider does not run itself."""
     return [call for call in message.tool_calls if call.kind != "server"]
 
 
 def reasoning_fields(conversation: Sequence[Message], only_field: str | None = None) -> list[dict[str, Any]]:
-    """Return the reasoning fields of each message of a conversation. A dict is empty if no reasoning is sent.
+    """Return the reasoning fields of each message of a conversation.
 
     Args:
         conversation: The complete conversation.
-        only_field: The only field that the server accepts; ``""`` if it accepts no reasoning. If it is None, each text
-            is sent in the field that the metadata of its part contains.
+        only_field: The only field that the server accepts; ``""`` if it accepts no reasoning. None to send each text in the field
+            in which it was received.
     """
     fields: list[dict[str, Any]] = [{} for _ in conversation]
     if only_field == "":

@@ -10,14 +10,12 @@ from tailrace.wrappers.request_options import OutputFormat, RequestOptions, Tool
 def request_members(options: RequestOptions, *, limit: str = "max_tokens") -> dict[str, Any]:
     """Convert request options to members of ``POST /chat/completions``. Only ``native_tools`` are not sent.
 
-    Schemas are sent unchanged. In strict mode, the API rejects a schema if a property is optional, or if additional
-    properties are allowed.
+    Schemas are sent unchanged. In strict mode, the API rejects a schema with optional or additional properties.
 
     Args:
         options: The options of the request.
-        limit: The name of the member that limits the length of the output. All compatible servers accept
-            ``max_tokens``. OpenAI's reasoning models require ``max_completion_tokens``, which many other servers do not
-            support.
+        limit: The member that limits the length of the output. All compatible servers accept ``max_tokens``. OpenAI's reasoning
+            models require ``max_completion_tokens``, which many other servers do not support.
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """

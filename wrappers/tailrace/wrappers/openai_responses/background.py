@@ -1,7 +1,6 @@
 """Background responses of the Responses API. The provider stores such a response, so that a lost connection loses no data.
 
-OpenAI, Azure OpenAI, and tailrace's own server support background responses
-(https://platform.openai.com/docs/guides/background).
+OpenAI, Azure OpenAI, and tailrace's own server support them (https://platform.openai.com/docs/guides/background).
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ class BackgroundStream(ChunkStream):
 
     Args:
         body: The body of the HTTP response.
-        decoder: The decoder of the response. All connections for the same response use the same decoder.
+        decoder: The decoder, which is the same for all connections of the response.
         names: See `ChunkStream`.
         model: See `ChunkStream`.
         response_id: The provider's id of the response; empty if it is not known.

@@ -1,9 +1,8 @@
 """Models served by the OpenAI Responses API or a compatible server.
 
-Every request contains the complete conversation. By default, the provider does not store the response, and returns
-reasoning in encrypted form, so that the next request can contain it. The parameters ``store`` and ``include`` replace
-these defaults. With ``background`` and ``store``, the provider stores the response while it is generated. If the
-connection is lost, the rest is read with another connection (see `tailrace.wrappers.openai_responses.background`).
+Every request contains the complete conversation. By default, the provider does not store the response, and returns encrypted
+reasoning for the next request. The parameters ``store`` and ``include`` replace these defaults. With ``background`` and
+``store``, the provider stores the response while it is generated (see `tailrace.wrappers.openai_responses.background`).
 """
 
 from collections.abc import Mapping
@@ -45,12 +44,11 @@ class ResponsesModel(DirectModel):
 
     Args:
         name: The model's name.
-        arguments: See `DirectModel`. If ``base_url`` is None, the environment variable ``OPENAI_BASE_URL`` is used, or
-            OpenAI's public URL if that variable is not set. ``parameters`` may contain any member of the request, for
-            example ``tools``, ``reasoning`` and ``max_output_tokens``. By default, ``store`` is False, and ``include``
-            requests encrypted reasoning. If the model rejects ``include``, the request is repeated without this member.
-            ``background`` requires ``store``. If the context of a background response is exited before the response has
-            ended, the response is cancelled at the provider, unless `MAY_CANCEL` forbids this.
+        arguments: See `DirectModel`. The default ``base_url`` is the environment variable ``OPENAI_BASE_URL`` or, without it,
+            OpenAI's public URL. ``parameters`` may contain any member of the request. By default, ``store`` is False, and
+            ``include`` requests encrypted reasoning. If the model rejects ``include``, the request is repeated without it.
+            ``background`` requires ``store``. If the context of a background response is exited early, the response is cancelled
+            at the provider, unless `MAY_CANCEL` forbids this.
 
     Raises:
         ConfigurationError: The API key is missing, or ``base_url`` is not an HTTP URL.
@@ -92,7 +90,7 @@ class ResponsesModel(DirectModel):
         try:
             return await super()._post(history, parameters)
         except UpstreamError as error:
-            # Models without reasoning reject the member ``include``. The request is repeated without it.
+            # Models without reasoning reject the member ``include``.
             if not self._seals_reasoning or "include" in parameters or not _rejects_include(error):
                 raise
         self._seals_reasoning = False
@@ -143,7 +141,7 @@ class ResponsesModel(DirectModel):
         return stream, partial(self._end_stream, stream, partial(close_response, response))
 
     async def _get(self, response_id: str, position: int = -1) -> HttpResponse:
-        """Request the events of a background response that follow ``position``; by default, all events."""
+        """Request the events of a background response after ``position``; by default, all events."""
         query = {"stream": "true"}
         if position >= 0:
             query["starting_after"] = str(position)
@@ -158,7 +156,7 @@ class ResponsesModel(DirectModel):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        """Close the connection, and cancel a response that has not ended, because the provider would continue it otherwise.
+        """Close the connection, and cancel a response that has not ended, which the provider would otherwise continue.
 
         After a lost connection, the response is not cancelled, because its rest can still be read.
         """
@@ -191,7 +189,7 @@ class ResponsesModel(DirectModel):
 
 
 def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace the content of an item with a string if the content has only text. See `plain_content` of Chat Completions."""
+    """Replace the content of an item with a string if it has only text. See `plain_content` of Chat Completions."""
     if item.get("type") != "message":
         return item
     texts: list[str] = []

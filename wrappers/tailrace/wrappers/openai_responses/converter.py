@@ -1,44 +1,39 @@
 """Conversion between the common history and Responses input items.
 
-`ResponsesModel` uses `ResponsesConverter` for requests. Each request contains the complete conversation, even if the
-provider stores responses. Encrypted reasoning and other items are sent in their original positions. If the history has
-a system message, it becomes the first item. Its role is ``system``, because all servers accept this role. A request may
-also have the parameter ``instructions``.
+Each request of `ResponsesModel` contains the complete conversation. Encrypted reasoning and other items are sent in their
+original positions. The system message becomes the first item. Its role is ``system``, because all servers accept this role. A
+request may also have the parameter ``instructions``.
 
-The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
-content survives a round trip: ``to_history(from_history(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message, and `to_history` returns it as a user message.
-- A call gets a new id if its id is missing, duplicate or longer than 64 characters. A call without a result gets an
-  error result. A result without a call becomes text (see `tailrace.wrappers.conversion.tool_ids`).
-- Reasoning is sent only if it comes from this API, and has an id and encrypted content. Reasoning at the end of a
-  message is omitted, because the API rejects it. The status of reasoning is lost.
-- The ids and statuses of messages and function calls are not sent. No server requires these fields, and some servers
-  reject even ids that they have created themselves.
-- Calls of server tools (tools that the provider runs), their results, generated images and other items are sent
-  unchanged if they come from this API. If they come from another API, they are omitted.
-- Calls of built-in tools that the application ran (computer, shell, patch, …) are also sent unchanged. The API has its
-  own format for the result of each of these tools. If a result is not valid in this format, the call and the result are
-  sent as a function call and its output.
-- A data part is sent as JSON in a text part. If the metadata of a model's data part contains an item of this API, the
-  item is sent instead.
-- A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, URLs and uploaded files lose their
-  names. The media type of a URL is preserved only if it is an image type, and the file extension in the URL has this
-  type. A file without a name or media type gets a default name or media type. A file of a model that is not a generated
-  image becomes a text part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
-- Empty texts of a model, and its messages without other content, are omitted. Adjacent messages of the model are
-  merged. A refusal is sent after all other content.
-- If the arguments of a function call are not a JSON object, they are sent as ``{"input": text}``, because some servers
-  parse the arguments and would reject the conversation.
-- Tool output that is not text is sent as JSON, unless it is a list of the API's content parts. The output of a failed
-  tool is sent as ``{"error": output}``. `to_history` returns both as text. `to_history` finds the name of the tool in
-  the call with the same id. If a message has tool results and other parts, the results become separate messages.
-- Metadata is not sent, with two exceptions. The ``refusal`` of a model is sent. ``metadata["openai-responses"]`` of a
-  message or part contains further fields of the API's object (``phase``, ``annotations``, ``namespace``, …), which are
-  sent unchanged.
+- ``History.context`` is sent as a user message.
+- A call gets a new id if its id is missing, duplicate or longer than 64 characters. A call without a result gets an error result.
+  A result without a call becomes text (see `tailrace.wrappers.conversion.tool_ids`).
+- Reasoning is sent only if it comes from this API, and has an id and encrypted content. Reasoning at the end of a message is
+  omitted, because the API rejects it. The status of reasoning is lost.
+- The ids and statuses of messages and function calls are not sent. No server requires them, and some servers reject even ids that
+  they have created themselves.
+- Calls of server tools, their results, generated images and other items are sent unchanged if they come from this API, otherwise
+  omitted.
+- Calls of built-in tools that the application ran (computer, shell, patch, …) are also sent unchanged. If a result is not valid
+  in the API's format for the tool, the call and the result are sent as a function call and its output.
+- A data part is sent as JSON in a text part. If the metadata of a model's data part contains an item of this API, the item is
+  sent instead.
+- A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, URLs and uploaded files lose their names.
+  The media type of a URL is preserved only if it is an image type that matches the file extension. A file without a name or media
+  type gets a default. A file of a model that is not a generated image becomes a text part: ``[name](url)`` for a URL, otherwise
+  ``[file name, media type, size]``.
+- Empty texts of a model, and its messages without other content, are omitted. Adjacent messages of the model are merged. A
+  refusal is sent after all other content.
+- Arguments of a function call that are not a JSON object are sent as ``{"input": text}``, because some servers parse them.
+- Tool output that is not text is sent as JSON, unless it is a list of the API's content parts. The output of a failed tool is
+  sent as ``{"error": output}``. `to_history` returns both as text, and finds the name of the tool in the call with the same id.
+  If a message has tool results and other parts, the results become separate messages.
+- Metadata is not sent, except the ``refusal`` of a model and ``metadata["openai-responses"]``, which contains further fields of
+  the API's object (``phase``, ``annotations``, ``namespace``, …).
 
-`ResponsesConverter.to_history` joins all system and developer messages. It merges adjacent output items into one
-message.
+`ResponsesConverter.to_history` joins all system and developer messages, and merges adjacent output items into one message.
 """
 
 import re
@@ -91,7 +86,7 @@ _TEXT_TYPES = ("input_text", "output_text", "text")
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)
 _FUNCTION_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
-_PART_FIELDS = ("annotations", "logprobs")  # fields that the metadata of the text also contains
+_PART_FIELDS = ("annotations", "logprobs")  # also in the metadata of the text
 
 
 class ResponsesConverter(
@@ -113,8 +108,7 @@ class ResponsesConverter(
         """Convert the input items of a request to the common history. The items may be objects of the ``openai`` package.
 
         Raises:
-            ValueError: An item or a content part is invalid. For example, the API does not define the role of a
-                message.
+            ValueError: An item or a content part is invalid.
         """
         return _HistoryReader().read(messages)
 
@@ -125,8 +119,8 @@ class ResponsesConverter(
         """Convert a stream, or a complete response, to a message.
 
         Args:
-            response: A stream: chunk wrappers, or events of the ``openai`` package. Or a complete ``Response``, or one
-                item of its output: an object of the package or a JSON object.
+            response: A stream (chunk wrappers, or events of the ``openai`` package), a complete ``Response``, or one item of its
+                output (an object of the package or a JSON object).
         """
         if isinstance(response, Mapping | BaseModel):
             fields = json_object(cast("object", response))
@@ -142,16 +136,12 @@ class ResponsesConverter(
     ) -> "list[ResponseInputItemParam]":
         """Return one item for each result: the original item if the metadata contains it, otherwise a ``function_call_output``.
 
-        The type of the item for the result of a custom tool or a built-in tool depends on the call, which this method
-        does not have. To convert such results, use `from_history` with a history that contains the calls.
+        The items for results of custom and built-in tools depend on the calls. Convert them with `from_history`.
         """
         return cast("list[ResponseInputItemParam]", [output_item(result) for result in results])
 
     def create_chunk_wrapper(self, chunk: "ResponseStreamEvent | Mapping[str, Any]") -> ResponsesEventWrapper:
-        """Return the first chunk wrapper of one event, even if the event has several deltas.
-
-        The limitations of `wrap_chunk` apply.
-        """
+        """Return the first chunk wrapper of one event, with the limitations of `wrap_chunk`."""
         wrappers = wrap_chunk(chunk)
         return wrappers[0] if wrappers else ResponsesEventWrapper(json_object(chunk))
 
@@ -164,7 +154,7 @@ class _HistoryReader(HistoryReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._output: list[Fields] = []  # the output items of the model's message that is being read
+        self._output: list[Fields] = []  # the output items of the current message of the model
         self._calls: dict[str, Fields] = {}
 
     def read_message(self, message: object) -> None:
@@ -191,7 +181,7 @@ class _HistoryReader(HistoryReader):
             return True
         result = output_result(fields)
         call = self._calls.get(result.id)
-        # If the call is unknown, an output without a call id comes from a server tool.
+        # Without a known call, an output without a call id comes from a server tool.
         return is_client_call(call) if call is not None else result.id != fields.get("id")
 
     def _read_message(self, fields: Fields) -> None:
@@ -229,7 +219,7 @@ class _HistoryReader(HistoryReader):
         super().end()
 
     def _end_output(self) -> None:
-        """Add a message of the model that contains the collected output items."""
+        """Add a message of the model with the collected output items."""
         if not self._output:
             return
         response = {"object": "response", "output": self._output}
@@ -254,7 +244,7 @@ def _wrappers(stream: "Iterable[ChunkWrapper[Any] | ResponseStreamEvent]") -> It
 
 
 def _content_part(part: object) -> ContentPart:
-    """Convert one entry of a user message's content to a content part. The entry is an object or a string."""
+    """Convert one entry of a user message's content (an object or a string) to a content part."""
     if isinstance(part, str):
         return ContentPartText(text=part)
     fields = json_object(part)

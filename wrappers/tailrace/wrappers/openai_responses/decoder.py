@@ -2,12 +2,11 @@
 
 `ResponsesDecoder` reads the bytes of a response body. `wrap_chunk` reads single events of the ``openai`` package.
 
-A response is a list of items, and an item is a list of parts. The API sends all content several times: in deltas, in
-the events that end a part or an item, and in the complete response at the end. Some servers omit some of these events.
-The decoder therefore reads all events, and returns only content that it has not returned before. Items and parts are
-identified by their position, because some servers change the ids with every event. The items of the complete response
-are matched with the streamed items by type and order: the second message of the complete response is the second
-streamed message.
+A response is a list of items, and an item is a list of parts. The API sends all content several times: in deltas, in the events
+that end a part or an item, and in the complete response at the end. Some servers omit some of these events. The decoder therefore
+reads all events, and returns only content that it has not returned before. Items and parts are identified by their position,
+because some servers change the ids with every event. The items of the complete response are matched with the streamed items by
+type and order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,7 +82,7 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class ResponsesEventWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Chunk wrapper for one delta of an event. An event may have several deltas.
+    """Chunk wrapper for one delta of an event, which may have several deltas.
 
     Attributes:
         reasoning: The text or the summary of a reasoning item.
@@ -92,17 +91,16 @@ class ResponsesEventWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
 
 
 class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
-    """Decoder of the response body of the Responses API. It performs no input or output itself.
+    """Sans-IO decoder of the response body of the Responses API.
 
-    The decoder also reads complete responses that were not streamed. Its memory does not grow with the length of the
-    text.
+    The decoder also reads complete responses that were not streamed. Its memory does not grow with the length of the text.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of an event in bytes.
 
     Attributes:
-        done: True after the end of the response. Some servers then send ``[DONE]``, which is ignored.
+        done: True after the end of the response. Later data is ignored.
     """
 
     __slots__ = ("_latest_calls", "_metadata", "_progress")
@@ -111,11 +109,11 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._progress = ResponseProgress()
         self._metadata = ResponseMetadata()
-        # The keys are names of tools, and the values are the ids of their latest calls, for results without a call id.
+        # The id of the latest call by tool name, for results without a call id.
         self._latest_calls: dict[str, str] = {}
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of one event. If an event of this API has no content, return one empty chunk wrapper."""
+        """Return the chunk wrappers of one event; one empty chunk wrapper for an event of this API without content."""
         kind = fields.get("type")
         if type(kind) is str:
             spec = DELTAS.get(kind)
@@ -189,7 +187,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _add(
         self, part: Part, text: str, event: Fields, logprobs: Sequence[Fields] = ()
     ) -> ResponsesEventWrapper:
-        """Add text to a part, and return the chunk wrapper of the text."""
+        """Add text to a part. Return the chunk wrapper of the text."""
         is_first = not part.length
         part.add(text)
         kind, item = part.kind, part.item
@@ -254,7 +252,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _end_part(
         self, part: Part, content: Fields, text: object, event: Fields
     ) -> list[ResponsesEventWrapper]:
-        """For a complete part, return chunk wrappers with the content that the deltas did not contain."""
+        """Return chunk wrappers with the content of a complete part that the deltas did not contain."""
         if part.frozen and not part.length:
             return []  # `_end_item` will return the content of this part
         remaining = part.remaining(text_or_json(text))
@@ -288,7 +286,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         is_function = kind in FUNCTION_CALLS
         call = ToolCallDelta(
             item.position,
-            # The ids of other calls come from `_end_call`, because some servers change the id until the call ends.
+            # `_end_call` adds the ids of other calls, because some servers change the id until the call ends.
             id=as_text(content.get("call_id")) if is_function else "",
             name=as_text(content.get("name")) if is_function else call_name(content),
             type=call_kind(kind, content),
@@ -304,7 +302,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers
 
     def _end_item(self, item: Item, content: Fields, event: Fields) -> list[ResponsesEventWrapper]:
-        """For a complete item, return chunk wrappers with the content that was not returned before."""
+        """Return chunk wrappers with the content of a complete item that was not returned before."""
         kind = as_text(content.get("type")) or item.kind
         if item.done:
             return []
@@ -331,7 +329,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
             for name, value in metadata.items()
             if item.metadata.get(name) != value and not (name == "id" and name in item.metadata)
         }
-        item.metadata = {**item.metadata, **new}  # needed for text that only the complete item contains
+        item.metadata = {**item.metadata, **new}  # for text that only the complete item contains
         open_before = self._progress.open_text
         by_kind: dict[str, list[Fields]] = {}
         for each in as_mappings(content.get("content") or []):
@@ -402,7 +400,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         details = ChunkDetails(parts=parts) if parts else None
         if details is None or item.announced or self._progress.single:
             return [ResponsesEventWrapper(event, details=details, calls=(call,))]
-        # In the same wrapper, the parts would precede the call, but they must follow it.
+        # In the same wrapper, the parts would precede the call.
         return [
             ResponsesEventWrapper(event, calls=(call,)),
             ResponsesEventWrapper(event, details=details),
@@ -411,9 +409,8 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     # --- the response as a whole --------------------------------------------------------------------------------
 
     def _begin(self, event: Fields, kind: str) -> list[ResponsesEventWrapper]:
-        # If the current response has not ended, a gateway has sent the request to another server. The previous output
-        # is then invalid. If the current response has ended, another response follows, for example in a recording of
-        # several requests.
+        # If the current response has not ended, a gateway has sent the request to another server, and the previous output is
+        # invalid. Otherwise, another response follows, for example in a recording of several requests.
         restarts = kind == "response.created" and self._progress.has_started and not self.done
         if restarts or self.done:
             self._progress.restart()
@@ -441,7 +438,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers + last
 
     def _end_items(self, response: Fields, event: Fields) -> list[ResponsesEventWrapper]:
-        """For a complete response, return chunk wrappers with the content that was not streamed."""
+        """Return chunk wrappers with the content of a complete response that was not streamed."""
         streamed = self._progress.items_by_kind()
         wrappers: list[ResponsesEventWrapper] = []
         for content in as_mappings(response.get("output") or []):
@@ -451,7 +448,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers
 
     def _describe(self, event: Fields, response: Fields) -> list[ResponsesEventWrapper]:
-        """Return one chunk wrapper with the new fields and usage of the response, in a list; an empty list if there are none."""
+        """Return one chunk wrapper with the new fields and usage of the response; an empty list if there are none."""
         metadata = self._metadata.update(event, response)
         usage = read_usage(self._metadata.usage) if as_mapping(response.get("usage")) else None
         if not metadata and not usage:
@@ -476,9 +473,8 @@ class _SingleEventDecoder(ResponsesDecoder):
 def wrap_chunk(event: "ResponseStreamEvent | Mapping[str, Any]") -> list[ResponsesEventWrapper]:
     """Return the chunk wrappers of a single event, which is an object of the ``openai`` package or a JSON object.
 
-    The API repeats the content of deltas in other events. Earlier events are unknown here, so these other events are
-    ignored, even if a server sends some content only in such an event. Use `ResponsesDecoder.wrap` for complete
-    streams.
+    Events that usually repeat the content of deltas are ignored, even if a server sends some content only in such an event. Use
+    `ResponsesDecoder.wrap` for complete streams.
 
     Returns:
         The chunk wrappers; an empty list for an event of another API.

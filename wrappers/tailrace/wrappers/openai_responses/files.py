@@ -17,7 +17,7 @@ from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 from tailrace.wrappers.openai_responses.tool_items import KEY
 
-_FILE_ID = "openai-file:"  # in the URL of an uploaded file, this prefix precedes the id of the file
+_FILE_ID = "openai-file:"  # prefix of the id in the URL of an uploaded file
 
 Fields = dict[str, Any]
 

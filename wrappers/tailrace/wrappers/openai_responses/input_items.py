@@ -1,7 +1,4 @@
-"""Conversion of a history to input items of the Responses API.
-
-`ResponsesConverter.from_history` calls `input_items`.
-"""
+"""Conversion of a history to input items of the Responses API."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,8 +26,7 @@ from tailrace.wrappers.openai_responses.tool_items import KEY, call_id, is_clien
 from tailrace.wrappers.openai_responses.tool_results import function_output, result_item
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)  # the API rejects longer ids
-# Metadata fields of messages, reasoning and function calls that are not copied to the item. This module itself sets
-# some of these fields.
+# Metadata fields that are not copied to the item.
 _OMITTED = ("annotations", "id", "status", "type")
 
 
@@ -41,11 +37,10 @@ def input_items(history: History, *, add_missing_results: bool = True) -> list[F
 
     Args:
         history: The conversation.
-        add_missing_results: True to add an error result for each call without a result, because providers require a
-            result.
+        add_missing_results: True to add an error result for each call without a result, which providers require.
 
     Raises:
-        ValueError: A message contains a tool call, but its role is not MODEL.
+        ValueError: A message with a role other than MODEL contains a tool call.
     """
     check_calls(history)
     matched = with_matched_ids(history, pattern=_CALL_ID)
@@ -60,8 +55,7 @@ def input_items(history: History, *, add_missing_results: bool = True) -> list[F
         if message.role is Role.MODEL:
             items += _ModelItems(tool_items).build(message)
         else:
-            # In the API, tool results must directly follow the calls. Other content of the message is therefore sent
-            # after the results.
+            # In the API, tool results must directly follow the calls.
             items += [item for part in message.tool_results for item in tool_items.items(part)]
             items += _user_items(message)
     return items
@@ -70,7 +64,7 @@ def input_items(history: History, *, add_missing_results: bool = True) -> list[F
 def output_item(result: ContentPartToolResult) -> Fields:
     """Return the item for a tool result whose call is not known.
 
-    This is the original item if the metadata of the result contains it, otherwise the output of a function.
+    This is the original item if the metadata contains it, otherwise the output of a function.
     """
     return _own_item(result) or {**own_fields(result.metadata, KEY), **function_output(result, "function")}
 
@@ -100,24 +94,23 @@ class _ToolItems:
             self._results |= {result.id: result for result in message.tool_results}
 
     def native(self, call: ContentPartToolCall) -> Fields | None:
-        """Return the item for a call of a tool that the API defines and the application runs, for example the local shell.
+        """Return the item for a call of a built-in tool that the application runs, for example the local shell.
 
-        Return None for all other calls, and for a call whose result is not valid in the format of the tool.
+        Return None for all other calls, and if the result is not valid in the format of the tool.
         """
         item = _own_item(call)
         if call.kind == "server" or item is None or not is_client_call(item):
             return None
         result = self._results.get(call.id)
         if result is not None and _own_item(result) is None and result_item(item, result) is None:
-            return None  # the result is not valid in the format of this tool
+            return None
         return _with_call_id(item, call.id, "call_id" if "call_id" in item else "id")
 
     def items(self, result: ContentPartToolResult) -> list[Fields]:
         """Return the item for a tool result, in a list.
 
-        For a tool that the provider runs, and for a result without a call, the list contains only the item in the
-        metadata of the result. Without such an item, the list is empty: the item of the call contains the result, or
-        another API produced the result.
+        For server tools, and for a result without a call, the list contains only the item in the metadata of the result, if there
+        is one. Otherwise, the item of the call contains the result, or another API produced it.
         """
         item = _own_item(result)
         call = self._calls.get(result.id)
@@ -132,7 +125,6 @@ class _ToolItems:
 
 
 def _with_call_id(item: Fields, call_id: str, id_field: str) -> Fields:
-    """Return the item with another call id."""
     return {**item, id_field: call_id}
 
 
@@ -142,7 +134,7 @@ class _ModelItems:
     def __init__(self, tool_items: _ToolItems) -> None:
         self._tool_items = tool_items
         self._items: list[Fields] = []
-        # The id and the fields of the last message item. None if no text can be added to that item.
+        # The id and the fields of the last message item; None if no text can be added to it.
         self._text_key: object = None
         self._thoughts: list[ContentPartReasoning] = []  # parts of the incomplete reasoning item
 
@@ -241,7 +233,6 @@ class _ModelItems:
 
 
 def _input(call: ContentPartToolCall) -> str:
-    """Return the input text of a custom tool's call."""
     if call.arguments_text is not None:
         return call.arguments_text
     return arguments_json(call) if call.arguments else ""
@@ -257,10 +248,7 @@ def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
 
 
 def _user_items(message: Message) -> list[Fields]:
-    """Return one user message with all parts except tool results, in a list.
-
-    Return an empty list if the message contains only tool results.
-    """
+    """Return one user message with all parts except tool results; none if the message contains only tool results."""
     content: list[Fields] = []
     for part in message.content:
         if isinstance(part, ContentPartText):

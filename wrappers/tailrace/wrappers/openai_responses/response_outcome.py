@@ -83,7 +83,7 @@ class ResponseMetadata:
 
         Args:
             event: The event.
-            response: The response in the event. If the event itself is a response, the event.
+            response: The response in the event, or the event if it is itself a response.
         """
         metadata = {name: value for name, value in response.items() if name not in _NON_METADATA}
         if response is not event:
@@ -103,7 +103,7 @@ class ResponseMetadata:
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
     """Return the token counts of a usage object; None if the object has no counts.
 
-    In this API, the input tokens include cached tokens, and the output tokens include reasoning.
+    The input tokens include cached tokens, and the output tokens include reasoning.
     """
     input_tokens = first_count(fields, "input_tokens", "prompt_tokens")
     output_tokens = first_count(fields, "output_tokens", "completion_tokens")

@@ -1,6 +1,6 @@
 """Record of the content of a streamed response that the decoder has returned, by item and part.
 
-The API sends all content several times. With this record, `ResponsesDecoder` returns the content only once.
+The API sends all content several times. `ResponsesDecoder` returns it only once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,8 +12,8 @@ from tailrace.wrappers.decoding.lenient_json import as_index
 TEXT, REFUSAL, SUMMARY, THOUGHT = "output_text", "refusal", "summary_text", "reasoning_text"
 ARGUMENTS, INPUT, SERVER_ARGUMENTS, CODE = "arguments", "input", "server arguments", "code"
 
-# The keys are names of events without the suffix ``.delta`` or ``.done``. Each value consists of the type of the part,
-# the field with the index of the part, and the field of the ``.done`` event that contains the complete text.
+# Type of the part, field with the index of the part, and field of the ``.done`` event with the complete text, by name of
+# the event without ``.delta`` or ``.done``.
 _PARTS = {
     "response.output_text": (TEXT, "content_index", "text"),
     "response.refusal": (REFUSAL, "content_index", "refusal"),
@@ -27,12 +27,11 @@ _PARTS = {
     "response.code_interpreter_call_code": (CODE, "", "code"),
 }
 DELTAS = {f"{name}.delta": (kind, numbered) for name, (kind, numbered, _) in _PARTS.items()}
-"""The keys are names of delta events. Each value is the type of the part, and the field with the index of the part."""
+"""Type of the part, and field with its index, by delta event."""
 DONE_EVENTS = {f"{name}.done": place for name, place in _PARTS.items()}
-"""The keys are names of events that end a part. Each value is the type, the index field and the text field of the part."""
+"""Type, index field and text field of the part, by the event that ends the part."""
 
-# The keys are types of parts, and the values are the types of their items. They are needed for events without the index
-# of the item.
+# Types of items by type of part, for events without the index of the item.
 _ITEM_KINDS = {
     TEXT: "message",
     REFUSAL: "message",
@@ -51,7 +50,7 @@ class Item:
 
     Attributes:
         kind: The type of the item.
-        position: The position of the item in the response. It is unique.
+        position: The unique position of the item in the response.
         parts: The parts by type and index, in order of appearance.
         metadata: The fields of a message that are already in the metadata of its text.
         announced: True if the start of the call was returned.
@@ -103,7 +102,7 @@ class Part:
             self._tail = text
 
     def remaining(self, text: str) -> str:
-        """Return the rest of a complete text that was not returned. The rest is empty if the texts do not match."""
+        """Return the rest of a complete text that was not returned; empty if the texts do not match."""
         length = self.length
         if not length:
             return text
@@ -140,12 +139,12 @@ class ResponseProgress:
         self.restart()
 
     def restart(self) -> None:
-        """Begin another response in the same stream. Positions are not reused, so all calls have different positions."""
+        """Begin another response in the same stream. Positions are not reused, so that all calls have different positions."""
         self.open_text: Part | None = None
         self.open_reasoning: Part | None = None
-        self._items_by_kind: dict[str, list[Item]] = {}  # the items by type, in order of appearance
+        self._items_by_kind: dict[str, list[Item]] = {}  # in order of appearance
         self._by_index: dict[int, Item] = {}
-        self._last_by_kind: dict[str, Item] = {}  # the latest item by type
+        self._last_by_kind: dict[str, Item] = {}
         self._last: Part | None = None  # the part of the latest delta
         self._last_key: tuple[object, object] = (None, None)
 
@@ -161,14 +160,14 @@ class ResponseProgress:
     def item(self, event: Mapping[str, Any], kind: str) -> Item:
         """Return the item to which an event belongs. Add a missing item.
 
-        If the event has no index of an item, return the latest item of the type ``kind``.
+        For an event without the index of an item, this is the latest item of the type ``kind``.
         """
         index = as_index(event.get("output_index"))
         known = self._by_index.get(index) if index is not None else self._last_by_kind.get(kind)
         return known or self.new_item(kind, index)
 
     def added_item(self, event: Mapping[str, Any], kind: str) -> Item:
-        """Return the item that an event starts. The item already exists if its text arrived before this event."""
+        """Return the item that an event starts. It already exists if its text arrived before this event."""
         index = as_index(event.get("output_index"))
         known = self._by_index.get(index) if index is not None else None
         return known if known and known.kind == kind and not known.done else self.new_item(kind, index)
@@ -178,8 +177,8 @@ class ResponseProgress:
 
         Args:
             kind: The type of the item.
-            index: The provider's index, or None. The index becomes the position of the item. If an earlier item has
-                this position or a higher one, the next higher position is used, because some servers repeat an index.
+            index: The provider's index, or None. It becomes the position of the item. If it is not higher than all earlier
+                positions, the next higher position is used, because some servers repeat an index.
         """
         position = self._positions if index is None else max(self._positions, index)
         self._positions = position + 1

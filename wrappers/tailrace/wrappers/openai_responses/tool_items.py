@@ -1,9 +1,8 @@
 """Conversion of tool calls, their results and other items of the Responses API, except messages and reasoning.
 
-Each built-in tool has its own item types, and OpenAI often adds new types. With few exceptions, the conversion
-therefore depends only on the name of the type: ``…_call`` is a call, ``…_output`` is the result of a call, and any
-other item is structured data. The metadata of the content part contains the complete item, so that later requests can
-contain the item unchanged.
+Each built-in tool has its own item types, and OpenAI often adds new types. The conversion therefore usually depends only on the
+name of the type: ``…_call`` is a call, ``…_output`` is the result of a call, and any other item is structured data. The metadata
+of the content part contains the complete item for later requests.
 """
 
 from collections.abc import Mapping
@@ -26,10 +25,9 @@ Fields = dict[str, Any]
 
 _IMAGE = "image_generation_call"
 _MORE_CALLS = frozenset({"mcp_approval_request", "mcp_list_tools", "program"})
-# Item types of built-in tools that the application runs. The API rejects a call of these tools if the next request has
-# no result for it.
+# Item types of built-in tools that the application runs. The API rejects their calls without a result.
 _CLIENT_CALLS = frozenset({"apply_patch_call", "computer_call", "local_shell_call", "mcp_approval_request"})
-# The keys are item types. The value is the field that shows whether the application runs the tool.
+# Field that shows whether the application runs the tool, by item type.
 _RUNNER_FIELDS = {"shell_call": "environment", "tool_search_call": "execution"}
 _OUTPUTS = ("output", "outputs", "results", "tools")
 # Fields of a call item that are not arguments.
@@ -48,8 +46,7 @@ _NON_ARGUMENTS = frozenset(
         "type",
     }
 )
-# Fields of messages, reasoning and function calls that also exist in the common format, or are not needed in later
-# requests.
+# Fields of messages, reasoning and function calls that exist in the common format, or are not needed in later requests.
 _OMITTED_FIELDS = frozenset(
     {"arguments", "call_id", "content", "input", "name", "role", "summary", "type", "created_by"}
 )
@@ -59,11 +56,7 @@ _IMAGE_TYPES = {"/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/web
 
 
 def json_object(value: object) -> Fields:
-    """Return an event, item or response as a new JSON object. The value may be an object of the ``openai`` package.
-
-    Raises:
-        ValueError: The value is not an object.
-    """
+    """Return an event, item or response as a new JSON object. The value may be an object of the ``openai`` package."""
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, Any]", value))
     if not isinstance(value, BaseModel):
@@ -127,7 +120,7 @@ def call_kind(kind: str, item: Mapping[str, Any] | None = None) -> str:
 
 
 def call_name(item: Mapping[str, Any]) -> str:
-    """Return the name of the called tool. For a built-in tool, this is the item type without ``_call``."""
+    """Return the name of the called tool: for a built-in tool, the item type without ``_call``."""
     kind = as_text(item.get("type"))
     return as_text(item.get("name")) if kind == "mcp_call" else kind.removesuffix("_call")
 
@@ -149,12 +142,7 @@ def call_arguments(item: Mapping[str, Any]) -> Fields | str:
 
 
 def remaining_arguments(progress: Item, item: Mapping[str, Any]) -> str:
-    """Return the rest of a call's argument text that the decoder has not returned.
-
-    Args:
-        progress: The record of the content that the decoder has returned.
-        item: The complete item.
-    """
+    """Return the rest of a call's argument text that the decoder has not returned."""
     arguments = call_arguments(item)
     part = next((part for part in progress.parts.values() if part.length), None)
     if isinstance(arguments, str):
@@ -166,7 +154,7 @@ def remaining_arguments(progress: Item, item: Mapping[str, Any]) -> str:
 
 
 def stored_item(item: Mapping[str, Any], *, file: ContentPartFile | None = None) -> Fields:
-    """Return metadata that contains an item. If the image of the item is given as ``file``, its bytes are omitted."""
+    """Return metadata that contains an item, without the bytes of its image if they are in ``file``."""
     fields = {name: value for name, value in item.items() if file is None or name != "result"}
     return {KEY: {"item": plain_json(fields)}}
 
@@ -189,7 +177,7 @@ def output_result(item: Mapping[str, Any], default_call_id: str = "") -> Content
 
     Args:
         item: The item.
-        default_call_id: The id of the call. It is used only if the item contains no call id.
+        default_call_id: The id of the call for an item without a call id.
     """
     kind = as_text(item.get("type"))
     names = ("call_id", "approval_request_id") if kind != "local_shell_call_output" else ("id",)
@@ -214,7 +202,7 @@ def output_tool_name(kind: str) -> str:
 
 
 def data_part(item: Mapping[str, Any]) -> ContentPartData:
-    """Return a data part for an item. The metadata of the part contains the complete item."""
+    """Return a data part for an item, which is in the metadata of the part."""
     return ContentPartData(data={"type": plain_json(item.get("type"))}, metadata=stored_item(item))
 
 

@@ -21,8 +21,8 @@ def result_item(call: Mapping[str, Any] | None, result: ContentPartToolResult) -
         result: The result of the tool.
 
     Returns:
-        The item; None for a function call, or if the output is not valid for the built-in tool. The call and the result
-        must then be sent as a function call and its output.
+        The item. None for a function call, or if the output is not valid for the built-in tool: the call and the result must then
+        be sent as a function call and its output.
     """
     kind = call.get("type") if call is not None else None
     output = result.output
@@ -77,7 +77,7 @@ def function_output(result: ContentPartToolResult, kind: str) -> Fields:
     """
     output = result.output
     kinds = [(as_mapping(part) or {}).get("type") for part in _items(output)]
-    # The output may be a list with images. If the list has only content parts of the API, it is sent unchanged.
+    # A list of the API's content parts, for example with images, is sent unchanged.
     typed = bool(kinds) and all(each in _CONTENT for each in kinds) and not result.is_error
     return {
         "type": "custom_tool_call_output" if kind == "custom" else "function_call_output",
