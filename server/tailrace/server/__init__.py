@@ -6,9 +6,7 @@ Exported names are imported at their first use.
 import logging
 from importlib import import_module
 
-TYPE_CHECKING = (
-    False  # known to type checkers; importing it from typing takes longer than the rest of this module
-)
+TYPE_CHECKING = False  # known to type checkers; importing it from typing is slow
 if TYPE_CHECKING:
     from tailrace.server.agent_factory import create_model
     from tailrace.server.app import create_app, create_router
@@ -97,7 +95,7 @@ _MODULES = {
 
 
 def _escape_record(record: logging.LogRecord) -> bool:
-    """Escape control characters in a log record. The first record imports `tailrace.wrappers.redaction.log_escaping`."""
+    """Escape control characters in a log record."""
     from tailrace.wrappers.redaction.log_escaping import PrintableRecords
 
     return PrintableRecords().filter(record)

@@ -50,7 +50,7 @@ def prepare_agent(
     filters: Sequence[StreamFilter] = (),
     input_filters: Sequence[StreamFilter] = (),
 ) -> PreparedAgent:
-    """Create an agent from its settings. For a remote agent, the call blocks until its card is fetched.
+    """Create an agent from its settings. For a remote agent, this fetches its card.
 
     Args:
         settings: The settings.
@@ -110,7 +110,7 @@ def create_agent(
         fallbacks: The settings of the fallback models; created from ``settings.fallback`` when None.
 
     Raises:
-        ConfigurationError: As for `create_model`; a tool cannot be loaded; or responses of the model cannot be recorded.
+        ConfigurationError: As for `create_model`; or a tool cannot be loaded.
     """
     if fallbacks is None:
         fallbacks = [fallback_settings(settings, value) for value in settings.fallback]
@@ -175,12 +175,7 @@ def agent_names(settings: Settings) -> tuple[str, ...]:
 
 
 def fallback_settings(settings: Settings, value: str) -> Settings:
-    """Return the settings of a fallback model.
-
-    Args:
-        settings: The settings of the agent.
-        value: An item of `Settings.fallback`.
-    """
+    """Return the settings of a fallback model."""
     return _other_settings(settings, *split_fallback(value))
 
 
@@ -225,7 +220,7 @@ def _read_filter_file(path: Path) -> tuple[StreamFilter, ...]:
 def _create_proxy(
     handler: Handler | HandlerFunction | None, settings: Settings, gate: UpstreamGate
 ) -> "AgentProxy | None":
-    """Fetch the card of a remote agent, and create the proxy of the agent; None if no remote agent is set.
+    """Create the proxy of a remote agent; None if no remote agent is set.
 
     Raises:
         ConfigurationError: A model or a handler is set as well.

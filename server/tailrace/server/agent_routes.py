@@ -122,7 +122,7 @@ class AgentRoutes:
 
 
 def _signed(card: ExtendedCard | AgentCard | None, signers: "Sequence[CardSigner]") -> ExtendedCard | None:
-    """Return a function that returns the extended card for a caller, signed if there are signers; None if ``card`` is None."""
+    """Return a function that returns the extended card for a caller, signed if there are signers."""
     if card is None or not signers:
         return card if callable(card) or card is None else lambda _: card
     from tailrace.server.protocols.a2a.card_signing import sign_card

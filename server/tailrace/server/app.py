@@ -72,7 +72,7 @@ def create_app(
 
     Raises:
         ConfigurationError: A setting is invalid, or not exactly one of these is set: a handler, a model, a remote agent.
-        UpstreamError: The card of the remote agent (``settings.agent``) cannot be fetched.
+        UpstreamError: The card of the remote agent cannot be fetched.
     """
     settings = settings or _settings_of_environment()
     router = create_router(
@@ -111,29 +111,13 @@ def create_router(
     filters: Sequence[StreamFilter] = (),
     input_filters: Sequence[StreamFilter] = (),
 ) -> APIRouter:
-    """Create a router with the agent's routes, for a FastAPI application under any prefix.
+    """Create a router with the agent's routes, to mount in a FastAPI application. The arguments are as for `create_app`.
 
     The lifespan of the router, which FastAPI runs in the lifespan of the application, starts and stops the engine.
 
-    Args:
-        settings: As for `create_app`.
-        handler: As for `create_app`.
-        store: As for `create_app`.
-        authenticator: As for `create_app`.
-        extended_card: As for `create_app`.
-        extensions: As for `create_app`.
-        skills: As for `create_app`.
-        input_modes: As for `create_app`.
-        output_modes: As for `create_app`.
-        card_signers: As for `create_app`.
-        openai_user_is_key: As for `create_app`.
-        tracer_provider: As for `create_app`.
-        filters: As for `create_app`.
-        input_filters: As for `create_app`.
-
     Raises:
-        ConfigurationError: As for `create_app`.
-        UpstreamError: As for `create_app`.
+        ConfigurationError: See `create_app`.
+        UpstreamError: See `create_app`.
     """
     settings = settings or _settings_of_environment()
     core = ServerCore(

@@ -151,8 +151,7 @@ class ServerConfig:
     """The settings of a server and of its agents, from a configuration file.
 
     Attributes:
-        settings: The settings of ``[server]``, overridden by the command line and the environment. A server that read the file
-            again may still run with other settings.
+        settings: The settings of ``[server]``, overridden by the command line and the environment.
         agents: The agents, in the order of the file.
         path: The path of the file; None if there is no file.
         variables: The environment variables that the file refers to, as a mapping from value to name.
@@ -173,13 +172,12 @@ def read_config(path: Path, overrides: Settings, running: Settings | None = None
 
     Args:
         path: The file.
-        overrides: Settings of the command line and of the environment. They override the settings of the file.
+        overrides: Settings of the command line and of the environment, which override the file.
         running: The settings of the running server, if the file is read again. They replace those of ``[server]``, whose changes
             require a restart. None at the start.
 
     Raises:
-        ConfigurationError: The file cannot be read or is not valid, or ``overrides`` has settings that belong in the file. The
-            message is one line with the table and the key.
+        ConfigurationError: The file is not valid, or ``overrides`` has settings that belong in the file.
     """
     variables: dict[str, str] = {}
     try:
@@ -218,7 +216,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _refuse_agent_settings(overrides: Settings) -> None:
-    """Reject settings of the command line and of the environment that configure an agent, or that the file does not support."""
+    """Reject settings that configure an agent, or that the file does not support."""
     for name in sorted(overrides.model_fields_set):
         if name in AGENT_SETTINGS:
             advice = f"it is a setting of each agent: set {name} in [agents.NAME], and remove it here"
@@ -329,7 +327,7 @@ def _expanded(value: Any, path: tuple[str, ...], variables: dict[str, str]) -> A
 
 
 def _set_values(table: BaseModel, *names: str) -> dict[str, Any]:
-    """Return the keys that are set in a table, with their values. If names are given, return only these keys."""
+    """Return the keys (only ``names``, if given) that are set in a table, with their values."""
     return {name: getattr(table, name) for name in table.model_fields_set if not names or name in names}
 
 
@@ -387,7 +385,7 @@ def _agent(name: str, table: AgentTable, file: ConfigFile, settings: Settings) -
 
 
 def _with_model(settings: Settings, place: str, models: Mapping[str, ModelTable]) -> Settings:
-    """Return the settings of an agent. If ``model`` is the name of a ``[models.NAME]`` table, use the values of the table."""
+    """Return the settings of an agent, with those of its ``[models.NAME]`` table, if any."""
     model = settings.model or ""
     if model in models:
         if settings.base_url or settings.api_key:

@@ -99,7 +99,7 @@ def _variable(name: str) -> str:
 
 
 def sections_of(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Convert `MOVED` settings to members of the settings that contain them now, and log a warning for each."""
+    """Convert `MOVED` settings to members of their new settings, with warnings."""
     sections: dict[str, dict[str, Any]] = {}
     for name in sorted(MOVED.keys() & values.keys()):
         logger.warning("%s is a member of another setting now: %s", _variable(name), moved_to(name))
@@ -109,11 +109,7 @@ def sections_of(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def unread_env_file(path: Path = Path(".env")) -> str:
-    """Return a warning if a file, which is not read, sets ``TAILRACE_…`` variables; otherwise an empty string.
-
-    Args:
-        path: The file. Former versions read ``.env``.
-    """
+    """Return a warning if a file, which is not read, sets ``TAILRACE_…`` variables; otherwise an empty string."""
     try:
         if not path.is_file():
             return ""

@@ -118,7 +118,7 @@ class ServerCore:
 
         Args:
             agents: The agents that the server serves.
-            can_continue: Whether the handlers of the agents can continue turns that a crash interrupted.
+            can_continue: Whether the handlers can continue turns that a crash interrupted.
         """
         settings = self.settings
         create = self._cluster.engine if self._cluster else partial(Engine, self.store)

@@ -130,7 +130,7 @@ ENDPOINTS: tuple[Endpoint, ...] = ("openai", "ai-sdk", "ag-ui", "playground", "m
 """All values of ``Settings.endpoints``."""
 
 DEFAULT_ENDPOINTS: tuple[Endpoint, ...] = ("openai", "ai-sdk", "ag-ui", "playground", "metrics")
-"""All endpoints except the OpenAPI description, which would disclose every route of a server."""
+"""All endpoints except the OpenAPI description."""
 
 
 class CardSettings(BaseModel):

@@ -154,7 +154,6 @@ class _SeveralAgents:
     # --- routes -------------------------------------------------------------------------------------------------
 
     def _router(self, agents: Sequence[_Agent], **options: object) -> APIRouter:
-        """Create the routes of the server and of all agents."""
         core = self._core
         router = core.create_router(**options)
         core.add_routes(router, self._engine)
@@ -179,7 +178,6 @@ class _SeveralAgents:
         return router
 
     def _agent_routes(self, agent: _Agent) -> APIRouter:
-        """Create the routes of an agent."""
         core, prepared = self._core, agent.prepared
         router = core.create_router()
         authentication = LoggingAuthenticator(
@@ -231,7 +229,7 @@ class _SeveralAgents:
         """Read the configuration and replace the agents and the keys of callers.
 
         Raises:
-            TailraceError: The configuration cannot be used. Nothing is replaced.
+            TailraceError: The configuration cannot be used.
         """
         config = await anyio.to_thread.run_sync(load_config, self._settings)
         keys = create_keys(config.settings)
@@ -253,13 +251,7 @@ class _SeveralAgents:
 
 
 class _RootOperations(Operations):
-    """The operations of the API at the root, where the name of the model selects the agent.
-
-    Args:
-        core: The parts of the server that its agents share.
-        engine: Runs the tasks.
-        agents: The agents by name.
-    """
+    """The operations of the API at the root, where the name of the model selects the agent."""
 
     def __init__(self, core: ServerCore, engine: Engine, agents: Mapping[str, _Agent]) -> None:
         approvers = {name: parse_approvers(agent.config.settings.approvers) for name, agent in agents.items()}
@@ -278,7 +270,7 @@ class _RootOperations(Operations):
         self._agents = agents
 
     def capabilities_for(self, caller: Caller) -> Capabilities:
-        """Return the capabilities of the selected agent, or the general capabilities before an agent is selected."""
+        """Return the capabilities of the selected agent, or else the general capabilities."""
         agent = self._agents.get(caller.agent)
         return agent.prepared.served.capabilities if agent is not None else self.capabilities
 
@@ -299,11 +291,7 @@ async def _receive_signals(requests: MemoryObjectSendStream[None], *, task_statu
 
 
 class AgentModels(ModelNames):
-    """The agents of a server as models.
-
-    Args:
-        agents: The agents by name.
-    """
+    """The agents of a server as models."""
 
     def __init__(self, agents: Mapping[str, _Agent]) -> None:
         self._agents = agents

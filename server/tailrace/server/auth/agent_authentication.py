@@ -73,9 +73,6 @@ class AgentAuthenticator(Authenticator):
 class ReplaceableKeys(Authenticator):
     """API keys that can be replaced while the server runs.
 
-    Args:
-        current: The keys.
-
     Attributes:
         current: The keys.
     """

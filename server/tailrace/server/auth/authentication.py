@@ -1,7 +1,7 @@
 """The interface of authenticators, and an authenticator for API keys.
 
-An `Authenticator` maps the credentials of each request to an `Identity`. To support another scheme, write a subclass of
-`Authenticator`. The authenticator for bearer tokens (JWT) is in `tailrace.server.auth.bearer`.
+To support another scheme, write a subclass of `Authenticator`. The authenticator for bearer tokens (JWT) is in
+`tailrace.server.auth.bearer`.
 """
 
 import hmac
@@ -54,7 +54,7 @@ class Credentials:
         return self._read_query_or_cookie(TOKEN_QUERY)
 
     def has_bearer(self, token: str) -> bool:
-        """Return whether `bearer` equals a token. The duration of the comparison does not depend on the token."""
+        """Return whether `bearer` equals a token. The duration discloses nothing about the token."""
         return hmac.compare_digest(self.bearer.encode(), token.encode())
 
     @property
@@ -89,8 +89,7 @@ class Identity:
     Attributes:
         user: The name of the caller, to which its tasks belong; empty for an anonymous caller.
         claims: Further data about the caller, for handlers and extended cards.
-        namespace: On a server with several agents, the name of the agent to which the tasks belong; empty for the tasks of all
-            agents. Always empty on a server with one agent.
+        namespace: The name of the agent to which the tasks belong; empty for all agents.
     """
 
     user: str = ""
@@ -107,7 +106,7 @@ class Authenticator(ABC):
 
         Raises:
             AuthError: The credentials are missing, invalid, or insufficient.
-            OverloadedError: The credentials cannot be verified at present. The client can try again later.
+            OverloadedError: The credentials cannot be verified at present.
         """
 
     @abstractmethod
@@ -179,9 +178,6 @@ class CombinedAuthenticator(Authenticator):
 
     If all reject a caller, the raised error is the first one about insufficient permissions; otherwise, the first one about
     credentials that were present; otherwise, the first one. Its challenge lists the schemes of all authenticators.
-
-    Args:
-        authenticators: The authenticators; at least one.
     """
 
     def __init__(self, *authenticators: Authenticator) -> None:
@@ -218,11 +214,7 @@ class CombinedAuthenticator(Authenticator):
 
 
 class LoggingAuthenticator(Authenticator):
-    """Logs each rejected caller and the reason, without credentials (A2A 1.0, section 13.1).
-
-    Args:
-        authenticator: Authenticates the callers.
-    """
+    """Logs each rejected caller and the reason, without credentials (A2A 1.0, section 13.1)."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator

@@ -20,7 +20,7 @@ logger = logging.getLogger("tailrace.server")
 
 
 class JwtBearer(Authenticator):
-    """Authenticates callers by signed tokens (JWT, RFC 7519). The issuer publishes the keys of its signatures (RFC 7517).
+    """Authenticates callers by signed tokens (JWT, RFC 7519).
 
     Args:
         jwks_url: The URL of the issuer's keys.
@@ -41,7 +41,7 @@ class JwtBearer(Authenticator):
         self._scopes = tuple(scopes)
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the subject and the claims of the token. Raise `OverloadedError` if the issuer's keys are unavailable."""
+        """Return the subject and the claims of the token."""
         token = credentials.bearer
         if not token:
             raise AuthError("a bearer token is required in Authorization", challenge=_CHALLENGE)
@@ -113,7 +113,7 @@ def _user(claims: Mapping[str, Any]) -> str:
     """Return the user name for a token. It contains the issuer, so that the names of different issuers are different.
 
     Raises:
-        AuthError: The issuer or the subject is too long, or has characters that a name cannot have.
+        AuthError: The issuer or the subject cannot be part of a name.
     """
     issuer, subject = claims.get("iss", ""), claims["sub"]
     for name, value in (("issuer", issuer), ("subject", subject)):
@@ -128,7 +128,7 @@ def _key_of(token: str) -> tuple[str, str]:
     """Return the key id and the algorithm in a token's header.
 
     Raises:
-        PyJWTError: The text is not a token, the token has no key id, or its algorithm is not accepted.
+        PyJWTError: The token is not valid, or its algorithm is not accepted.
     """
     header: Mapping[str, Any] = jwt.get_unverified_header(token)
     kid, algorithm = header.get("kid"), header.get("alg")

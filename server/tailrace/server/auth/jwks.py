@@ -1,7 +1,6 @@
 """Fetches and caches the public keys of a token issuer (a JWK Set, RFC 7517).
 
-Concurrent requests share one fetch. If the issuer is unavailable, slow or returns an invalid set, cached keys are used until they
-reach `MAX_AGE`. Without cached keys, the caller receives an error.
+If the issuer is unavailable, slow or returns an invalid set, cached keys are used until they reach `MAX_AGE`.
 
 ==============  ======  =============================================================================================
 constant        value   meaning
@@ -48,7 +47,7 @@ _ALGORITHMS_BY_TYPE: Mapping[tuple[object, object], tuple[str, ...]] = {
 """The algorithms by type and curve of a key (RFC 7518, section 3.1; RFC 8037, section 3.1)."""
 
 ALGORITHMS = (*_RSA, "ES256", "ES384", "ES512", "EdDSA")
-"""Accepted signature algorithms. With a shared secret (HS256), the public keys would be the secret."""
+"""Accepted signature algorithms. HS256 is not among them: its secret would be the public key."""
 
 SigningKeys = Mapping[tuple[str, str], jwt.PyJWK]
 """Keys by id and algorithm. A key with the member ``alg`` is used only for this algorithm (RFC 8725, section 3.1)."""
@@ -67,9 +66,6 @@ def read_keys(body: bytes) -> SigningKeys:
 
     A key without ``alg`` is returned once for each algorithm of its type. Encryption keys, keys of unknown types and keys without
     an id are ignored (RFC 7517, section 5). Of several keys with the same id and algorithm, the first is returned.
-
-    Args:
-        body: The JWK Set as JSON.
 
     Raises:
         UnusableKeysError: The body is not a JWK Set, or the set has no signature key.
@@ -209,7 +205,7 @@ class IssuerKeys:
         )
 
     async def _renew(self) -> None:
-        """Fetch the keys again; in the background if `running` is active."""
+        """Fetch the keys again, if possible in the background."""
         if self._tasks is None:
             if self._running_fetch is None:
                 await self._fetch()
@@ -217,7 +213,7 @@ class IssuerKeys:
             self._tasks.start_soon(self._run_fetch, self._begin_fetch())
 
     async def _fetch(self) -> None:
-        """Wait for the current fetch or for a new fetch. During the pause after a failure, return immediately."""
+        """Wait for the current or a new fetch. During the pause after a failure, return immediately."""
         before = self._fetches
         while self._fetches == before:
             if self._running_fetch is not None:

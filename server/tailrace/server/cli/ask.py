@@ -56,14 +56,14 @@ def ask(
 
     Args:
         url: The URL of the agent.
-        prompt: The text of the message; ``-`` to read the text from standard input; empty to send no prompt.
+        prompt: The text of the message; ``-`` for standard input; empty for no message.
         context: The id of the conversation; a new conversation if empty.
         task: The id of the task that the message continues; a new task if empty.
         resume: The id of a task to subscribe to instead of sending a message; otherwise empty.
         approve: The digest of a tool call to approve instead of sending a prompt; otherwise empty.
         reject: The digest of a tool call to reject instead of sending a prompt; otherwise empty.
         reason: The reason for the rejection, which the model receives.
-        arguments: A JSON object that replaces the arguments of the approved call; empty to leave them unchanged.
+        arguments: A JSON object that replaces the arguments of the approved call; empty for no change.
         history: True to print the earlier messages of the conversation first.
         markdown: Whether to render Markdown; None: on a terminal.
         token: As for `AgentClient`.
@@ -140,7 +140,7 @@ async def _until_interrupted(request: Callable[[], Awaitable[int]]) -> int:
         try:
             status = await request()
         except Exception as error:
-            failure = error  # raised below, so that the task group does not wrap it
+            failure = error  # the task group would wrap it
         group.cancel_scope.cancel()
     if failure is not None:
         raise failure
@@ -149,12 +149,6 @@ async def _until_interrupted(request: Callable[[], Awaitable[int]]) -> int:
 
 def decision_message(approve: str, reject: str, reason: str, arguments: str) -> Message:
     """Return a message with a decision about a tool call.
-
-    Args:
-        approve: As for `ask`.
-        reject: As for `ask`.
-        reason: As for `ask`.
-        arguments: As for `ask`.
 
     Raises:
         ConfigurationError: ``arguments`` is not valid JSON.
@@ -279,12 +273,11 @@ def _text_shower(screen: Screen, transcript: Transcript, pace: Pace) -> Shower:
 
 
 def _concludes(state: TaskState) -> bool:
-    # AUTH_REQUIRED is printed when it arrives, because the task may continue after the user has signed in elsewhere.
+    # AUTH_REQUIRED is printed when it arrives. The task may continue after the user has signed in elsewhere.
     return state.terminal or state is TaskState.INPUT_REQUIRED
 
 
 async def _cancel(client: AgentClient, transcript: Transcript, screen: Screen) -> None:
-    """Cancel the task, unless it has ended."""
     if not transcript.task_id or (transcript.status and transcript.status.state.terminal):
         return
     with anyio.move_on_after(_CANCEL_SECONDS, shield=True):
@@ -297,7 +290,6 @@ async def _cancel(client: AgentClient, transcript: Transcript, screen: Screen) -
 
 
 def _conclude(url: str, transcript: Transcript, pace: Pace, screen: Screen, *, quiet: bool) -> int:
-    """Print the final status of the task, and return the exit status."""
     status = transcript.status
     if status is None:
         screen.note("the agent sent no response", "red")

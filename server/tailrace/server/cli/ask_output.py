@@ -76,7 +76,7 @@ class Screen:
         self._is_response_open = False
 
     def _print_aside(self, item: Text) -> None:
-        """Print text of another channel (reasoning, refusal), with a label before it."""
+        """Print text of another channel, with a label."""
         if self._aside_from != item.source or item.again:
             self._end_line()
             self._notes.print(Styled(f"{item.channel}: ", "dim bold"), end="")
@@ -95,10 +95,6 @@ class MarkdownScreen(Screen):
     """Renders the Markdown of a response while the response grows.
 
     Each delta renders only the last block again.
-
-    Args:
-        out: As for `Screen`.
-        notes: As for `Screen`.
     """
 
     def __init__(self, out: TextIO, notes: Console) -> None:

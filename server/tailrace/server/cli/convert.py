@@ -45,7 +45,7 @@ def convert(
         file: The recorded body; ``-`` for standard input.
         provider: The provider of the stream; detected if None.
         to: The output format.
-        think_tags: True to separate reasoning in ``<think>`` tags at the beginning of a text from the text.
+        think_tags: True to separate reasoning in ``<think>`` tags from the text.
         version: The version of A2A to write.
 
     Raises:
@@ -93,7 +93,6 @@ def _events(conversion: StreamConversion, body: BinaryIO) -> Iterator[Event]:
 
 
 def _in_version(message: dict[str, Any], version: Version) -> dict[str, Any]:
-    """Convert a message of A2A 1.0 to another version."""
     discriminator = _DISCRIMINATORS.get(version)
     if discriminator is None:
         return message

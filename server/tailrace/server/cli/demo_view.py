@@ -29,11 +29,7 @@ _STYLES = {TaskState.COMPLETED: "bold green", TaskState.FAILED: "bold red", Task
 
 
 class DemoView:
-    """Prints the output of a demo. Each method prints one part.
-
-    Args:
-        console: The output.
-    """
+    """Prints the output of a demo."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -52,7 +48,7 @@ class DemoView:
         self._print(Styled(f"  {label:<{_LABEL}}", "dim"), Styled(for_terminal(value), style))
 
     def begin_events(self) -> None:
-        """Print an empty line, and start the clock. Call this immediately before the message is sent."""
+        """Print an empty line, and start the clock."""
         self._print()
         self._pace = Pace()
 
@@ -78,7 +74,7 @@ class DemoView:
                 self._end_text()
 
     def summary(self, transcript: Transcript) -> None:
-        """Print an excerpt of the response, its tokens, the tokens per second, and the finish reason."""
+        """Print an excerpt of the response, its usage, and the finish reason."""
         self._end_text()
         self._print()
         response_text = transcript.response_text
@@ -157,13 +153,7 @@ class DemoView:
 
 
 class _ArtifactPrinter:
-    """Prints the text of one artifact as it arrives: indented, and wrapped if the output is a terminal.
-
-    Args:
-        console: The output.
-        source: Id of the artifact.
-        number: Number of the first event of the artifact.
-    """
+    """Prints the text of one artifact as it arrives."""
 
     def __init__(self, console: Console, source: str, number: str) -> None:
         self.source = source
@@ -206,7 +196,7 @@ class _ArtifactPrinter:
 
 
 def _continuation(event: StreamEvent) -> str:
-    """Describe the attempt to continue a response that an event announces; empty for any other event."""
+    """Describe the continuation that an event announces; empty for any other event."""
     update = event.response.status_update
     metadata = extension_metadata(update.metadata).get("continuation") if update is not None else None
     if not isinstance(metadata, dict):

@@ -1,4 +1,4 @@
-"""``tailrace doctor``: checks whether a server can run here with the current settings, and prints advice.
+"""``tailrace doctor``: checks whether a server can run here, and prints advice.
 
 The checks do not create or migrate a store.
 """
@@ -253,7 +253,6 @@ def _store_file(settings: Settings) -> Generator[Finding]:
 
 
 async def _database(settings: Settings) -> list[Finding]:
-    """Check the connection to PostgreSQL."""
     url = parse_url(settings.store)
     if url.get_backend_name() != "postgresql":
         return []
@@ -338,7 +337,6 @@ def _model_named(settings: Settings) -> Finding:
 
 
 async def _upstream(settings: Settings) -> Finding:
-    """Check that the model streams a response."""
     question = Message(role=Role.USER, content=(ContentPartText(text=_QUESTION),))
     began, first, reads, folded = time.monotonic(), 0.0, 0, Accumulator()
     try:
@@ -366,7 +364,7 @@ async def _upstream(settings: Settings) -> Finding:
     except TailraceError as error:
         details = (
             error.diagnosis if isinstance(error, UpstreamError) else ""
-        )  # the diagnosis may contain addresses, which operators may see
+        )  # operators may see its addresses
         return Finding("upstream", "problem", details or str(error), _advice_for(error))
     seconds = time.monotonic() - began
     details = f"responds: first chunk after {first - began:.2f} s, complete after {seconds:.2f} s"

@@ -38,5 +38,5 @@ def ending_at_once() -> Generator[None]:
 
 
 def end_at_once(_signal: int, _frame: object) -> None:
-    """End the process at Ctrl-C. There is nothing to clean up."""
+    """End the process at Ctrl-C."""
     os._exit(INTERRUPTED)

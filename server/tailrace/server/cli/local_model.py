@@ -37,7 +37,7 @@ from tailrace.server.cli.model_download import WHEEL, installer, model_file
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
 
 MODEL = "smollm2-135m-instruct"
-"""The name of the model, in requests and in every chunk of its streams."""
+"""The name of the model."""
 
 PROVIDER = "local"
 """The name of the provider in errors."""
@@ -49,13 +49,13 @@ STOP_TIMEOUT = 5.0
 """Seconds between SIGTERM and SIGKILL for the child process."""
 
 SLOTS = 4
-"""Maximum number of responses that are generated concurrently; further requests wait for a free slot."""
+"""Maximum number of responses that are generated concurrently."""
 
 CONTEXT = 2048
 """Maximum number of tokens of one conversation, with the response."""
 
 MAX_TOKENS = 512
-"""Maximum number of tokens of one response, unless the request sets another limit."""
+"""Default maximum of tokens of one response."""
 
 Progress = Callable[[float | None, str], None]
 """A function that receives the completed fraction (0 to 1; None if unknown) and a short description."""
@@ -170,7 +170,7 @@ class LocalModel(anyio.AsyncContextManagerMixin):
         )
 
     async def _ready(self, process: Process, log: IO[bytes]) -> str:
-        """Read the reports of the server until it is ready, and return its address."""
+        """Return the address of the server when it is ready."""
         lines = BufferedByteReceiveStream(cast("ByteReceiveStream", process.stdout))
         reason = ""
         try:
@@ -204,7 +204,7 @@ class LocalModel(anyio.AsyncContextManagerMixin):
 
 
 async def _stop(process: Process, patience: float) -> None:
-    """Terminate the process, and kill it after ``patience`` seconds. Cancellation does not interrupt this function."""
+    """Terminate the process, and kill it after ``patience`` seconds."""
     with anyio.CancelScope(shield=True):
         with suppress(ProcessLookupError):
             process.terminate()
@@ -265,7 +265,7 @@ def main() -> None:
 def _read_ahead(file: Path, block: int = 4 * 1024 * 1024) -> Iterator[float]:
     """Read the file into the page cache, and yield the fraction that has been read.
 
-    If the file is not in the page cache, reading takes most of the loading time.
+    Reading takes most of the loading time.
     """
     size = file.stat().st_size
     done = 0
@@ -276,7 +276,7 @@ def _read_ahead(file: Path, block: int = 4 * 1024 * 1024) -> Iterator[float]:
 
 
 def _is_gguf(file: Path) -> bool:
-    """Return whether a file begins like a GGUF file. With another file, the engine may end without an error message."""
+    """Return whether a file begins like a GGUF file. With another file, the engine may end without a message."""
     with file.open("rb") as model:
         return model.read(4) == b"GGUF"
 
@@ -286,7 +286,7 @@ def _start_engine(model_file: Path, port: int, chat_template: str) -> Any:
     engine: Any = importlib.import_module(_ENGINE)
     settings = engine.CommonParams()
     settings.model.path = str(model_file)
-    settings.model_alias = {MODEL}  # otherwise every chunk has the path of the file as the name of the model
+    settings.model_alias = {MODEL}  # the default is the path of the file
     settings.hostnames = ["127.0.0.1"]
     settings.port = port
     settings.n_parallel = SLOTS

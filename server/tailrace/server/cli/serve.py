@@ -62,7 +62,7 @@ def serve(env_file: Path | None, config_file: Path | None = None, **options: Any
         options: As for `read_settings`.
 
     Raises:
-        ConfigurationError: A setting is invalid, or the server cannot listen on its address. Nothing was started.
+        ConfigurationError: A setting is invalid, or the server cannot listen on its address.
         TailraceError: See `run_app`.
         SystemExit: See `run_app` and `run_workers`.
     """
@@ -96,7 +96,7 @@ def _read(
     options: Mapping[str, Any],
     running: Settings | None = None,
 ) -> ServerConfig:
-    """Read the settings, and the agents of the configuration file. Without a file, there are no agents."""
+    """Read the settings, and the agents of the configuration file, if there is one."""
     settings = read_settings(env_file, **options)
     return read_config(config_file, settings, running) if config_file else ServerConfig(settings, ())
 
@@ -152,7 +152,6 @@ def _has_ipv6() -> bool:
 
 
 def _work(config: ServerConfig, read: LoadConfig, listeners: Sequence[socket.socket]) -> None:
-    """Run the server in one of several processes."""
     run_app(_create_app(config, read), config.settings, listeners)
 
 
@@ -166,14 +165,14 @@ def _refuse_open_access(settings: Settings) -> None:
 
 
 def is_open_to_others(settings: Settings) -> bool:
-    """Return whether other machines can reach the server without authentication, and ``allow_anonymous`` is not set."""
+    """Return whether other machines can reach the server without authentication or ``allow_anonymous``."""
     if settings.caller_keys or settings.caller_jwt.jwks_url or settings.allow_anonymous:
         return False
     return not is_loopback(settings.host)
 
 
 def _export_spans() -> None:
-    """Export spans as configured by OpenTelemetry's environment variables, unless the process already has a tracer provider."""
+    """Export spans as OpenTelemetry's environment variables configure, unless there is a tracer provider."""
     endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get(
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
     )
@@ -250,8 +249,8 @@ def run_app(
     server = _Server(config, limits, on_start)
 
     def end(number: int, _frame: FrameType | None) -> None:
-        # uvicorn has its own handlers while it serves. After its shutdown, it raises the signal again. Before it serves, nothing
-        # is open yet, and the process ends immediately.
+        # While it serves, uvicorn has its own handlers. It raises the signal again after its shutdown. Before it serves, nothing
+        # is open yet.
         if server.should_exit:
             sys.exit(0)
         os._exit(INTERRUPTED if number == signal.SIGINT else 0)
@@ -274,10 +273,6 @@ class _Start:
     """Reports a failed start of an application, and counts its requests.
 
     The command line prints the reason in one line, where uvicorn would print a traceback.
-
-    Args:
-        app: The application.
-        limits: Limits the connections, and counts the requests.
 
     Attributes:
         failure: The `TailraceError` that prevented the start; None if there is none. uvicorn prints all other errors.
@@ -339,7 +334,7 @@ def _settle() -> None:
 
 
 def _tailrace_error(error: Exception) -> TailraceError | None:
-    """Return the only error inside nested exception groups if it is a `TailraceError`, and None otherwise."""
+    """Return the only error in nested exception groups; None if it is no `TailraceError`."""
     while isinstance(error, ExceptionGroup):
         inside = cast("tuple[Exception, ...]", error.exceptions)
         if len(inside) != 1:

@@ -14,13 +14,7 @@ _ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
 def print_summary(settings: Settings, listener: socket.socket, agents: Sequence[AgentConfig] = ()) -> None:
-    """Print the summary to standard error. With JSON logs, log it as one record instead.
-
-    Args:
-        settings: The settings of the server.
-        listener: The listening socket of the server.
-        agents: The agents of a configuration file.
-    """
+    """Print the summary to standard error. With JSON logs, log it as one record instead."""
     rows = summary(settings, listener.getsockname()[1], agents)
     if settings.log_format == "json":
         text = "; ".join(f"{label.lower()}: {value}" for label, value in rows)
@@ -31,13 +25,7 @@ def print_summary(settings: Settings, listener: socket.socket, agents: Sequence[
 
 
 def summary(settings: Settings, port: int, agents: Sequence[AgentConfig] = ()) -> list[tuple[str, str]]:
-    """Return the rows of the summary, as pairs of a label and a value.
-
-    Args:
-        settings: The settings of the server.
-        port: The port on which the server listens.
-        agents: The agents of a configuration file.
-    """
+    """Return the rows of the summary, as pairs of a label and a value."""
     host = _ALL_ADDRESSES.get(settings.host, settings.host)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     rows: list[tuple[str, str]] = []

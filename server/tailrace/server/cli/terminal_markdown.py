@@ -1,7 +1,6 @@
 """Markdown for terminals, rendered like in the chat in the browser.
 
-Differences from rich's own rendering: HTML is printed as text, line breaks in paragraphs are preserved, and formulas are printed
-with their delimiters.
+In contrast to rich's own rendering, HTML is text, line breaks are preserved, and formulas keep their delimiters.
 """
 
 import re

@@ -26,7 +26,7 @@ class Text:
 
     Attributes:
         source: The id of the artifact or message.
-        channel: The channel of the artifact: `RESPONSE_CHANNEL`, or another channel such as ``reasoning``, ``refusal`` or ``tool_call``.
+        channel: The channel of the artifact.
         text: The new text; never empty.
         again: Whether the text replaces all earlier text of the artifact.
     """
@@ -183,7 +183,7 @@ class Transcript:
 
 
 def shown_texts(parts: Iterable[Part], *, is_joined: bool = False) -> Iterator[tuple[Part, str]]:
-    """Yield each part with its text. A text that does not continue the previous part's text begins with a blank line.
+    """Yield each part with its text, after a blank line if it does not continue the previous text.
 
     Args:
         parts: The parts.

@@ -35,7 +35,7 @@ CANNOT_START = (2, 3)
 """The exit statuses of a process that cannot start: 2 for invalid settings, 3 if the application cannot start."""
 
 Work = Callable[[Sequence[socket.socket]], None]
-"""The function of a process. It is pickled: a function of a module, or `functools.partial` of such a function."""
+"""The function of a process. It must be picklable."""
 
 
 def run_workers(
@@ -54,7 +54,7 @@ def run_workers(
             valid, the running processes receive the signal. None to leave the handling of SIGHUP unchanged.
 
     Raises:
-        SystemExit: The first process that ended could not start. The exit status is that of the process.
+        SystemExit: The first process that ended could not start; with its exit status.
     """
     workers = _Workers(work, listeners, reload)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,9 +96,7 @@ class _Workers:
         self._running[process.sentinel] = process
         if self._stopping:  # a signal arrived before the process was registered
             process.terminate()
-        elif (
-            self._work is not work and process.pid is not None
-        ):  # the configuration was read again before the process was registered
+        elif self._work is not work and process.pid is not None:  # the configuration was read again meanwhile
             os.kill(process.pid, signal.SIGHUP)
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
@@ -110,7 +108,7 @@ class _Workers:
         """Handle SIGHUP: read the configuration again, and forward the signal."""
         self._reload_requests += 1
         if self._reload_requests > 1:
-            return  # the signal interrupted this method, which then reads the configuration once more
+            return  # the interrupted call reads the configuration once more
         while self._reload_requests and not self._stopping:
             self._reload_requests = 1
             self._read_again(signal.Signals(number))
@@ -156,7 +154,7 @@ class _Workers:
 
 @contextmanager
 def _signals_blocked() -> Generator[None]:
-    """Block Ctrl-C and SIGHUP in this thread until the block ends, and in processes that are started in the block."""
+    """Block Ctrl-C and SIGHUP in this thread, and in processes that the block starts."""
     resource_tracker.ensure_running()  # if the tracker started in the block, it would unblock Ctrl-C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
@@ -166,7 +164,7 @@ def _signals_blocked() -> Generator[None]:
 
 
 def _run(work: Work, listeners: Sequence[socket.socket], reloads: bool) -> None:
-    """Run the function in a worker process, which ends when the parent process ends."""
+    """Run the function in a worker process."""
     if reloads:
         # `SIG_IGN` would discard a signal that arrives before the application unblocks it.
         signal.signal(signal.SIGHUP, _ignore)

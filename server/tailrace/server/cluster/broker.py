@@ -38,7 +38,7 @@ _SETTINGS = {
     "appendfsync": ("always", "the events of the last seconds may be lost when it stops"),
     "maxmemory-policy": ("noeviction", "it may evict streams that are still read"),
 }
-"""For each setting of the broker: the value that prevents the loss of published events, and the consequence of other values."""
+"""For each setting: the value that prevents the loss of published events, and the consequence of other values."""
 
 
 class Broker:
@@ -82,7 +82,7 @@ class Broker:
         return subscriber
 
     def drop_buffers(self) -> None:
-        """Release the buffers of all connections. The buffers may contain data of a deleted task."""
+        """Release the buffers of all connections, which may contain data of a deleted task."""
         for connection in self._connections:
             connection.drop_buffer()
 
@@ -92,14 +92,12 @@ class Broker:
         return self._works
 
     def fail(self, error: BrokerError) -> None:
-        """Record a failure. The broker is not used until a probe of `watch` succeeds."""
+        """Record a failure."""
         if not self._works:
             return
         self._works = False
         self._failed.set()
-        if isinstance(
-            error, ReplyError
-        ):  # other errors are lost connections, which the callers of `Subscriber.run` log
+        if isinstance(error, ReplyError):  # callers of `Subscriber.run` log lost connections
             self.rejects_writes = True
             logger.warning(
                 "the broker (TAILRACE_EVENTS) rejects events; until it accepts them, they are stored only in the database: %s",
@@ -176,7 +174,7 @@ async def _does(link: BrokerConnection, command: Command) -> bool:
 
 
 def parse_address(url: str) -> Address:
-    """Parse the URL of a broker, with the options that the client library supports.
+    """Parse the URL of a broker.
 
     Raises:
         ConfigurationError: The URL is not valid, or the client library is not installed.

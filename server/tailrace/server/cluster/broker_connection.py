@@ -1,9 +1,7 @@
 """Connections to Valkey or Redis: pipelined commands, and subscriptions to channels.
 
 Each connection is an asyncio protocol on a transport. The client library (redis-py with hiredis) only parses URLs and replies,
-and encodes commands. A command is written immediately, even while earlier commands wait for replies. The broker replies in the
-order of the commands. A request therefore does not wait for the reply to another request, which may include a write to the
-broker's disk.
+and encodes commands. A command does not wait for the replies to earlier commands, which may include writes to the broker's disk.
 """
 
 import asyncio
@@ -226,7 +224,7 @@ class BrokerConnection:
 
         Args:
             commands: The commands, at least one.
-            waits: Seconds for which a command may block at the broker. Meanwhile, later commands on this connection wait.
+            waits: Seconds for which a command may block at the broker, and delay later commands.
 
         Raises:
             BrokerError: There is no reply. It is unknown whether the commands ran.
@@ -259,11 +257,7 @@ class BrokerConnection:
 
 
 class Script:
-    """A script that runs at the broker. Its source is sent only if the broker does not have the script.
-
-    Args:
-        source: The Lua source.
-    """
+    """A script that runs at the broker."""
 
     def __init__(self, source: bytes) -> None:
         self._source = source

@@ -18,11 +18,7 @@ FIRST_PAUSE, LAST_PAUSE = 0.02, 0.25
 
 
 class Claims:
-    """The claims of a node.
-
-    Args:
-        store: The store that all nodes share.
-    """
+    """The claims of a node."""
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
@@ -52,7 +48,7 @@ class Claims:
         self._failed_releases.discard((owner, name))
 
     async def release(self, owner: str, name: str) -> None:
-        """Release a claim. If the store is not available, `retry_failed_releases` releases it later."""
+        """Release a claim, now or in `retry_failed_releases`."""
         with anyio.CancelScope(shield=True):
             try:
                 await self._store.release(owner, name)

@@ -86,7 +86,7 @@ class ClusterEngine(Engine):
         self._following = TaskFollower(store, store.streams, self._reload)
         self._commands = Commands(broker, authentication, self._execute_command)
         self._known_nodes: set[str] | None = None
-        # Tasks of dead nodes that this node has claimed but not recovered yet: the caller of each task, by task id.
+        # The callers, by task id, of tasks of dead nodes that this node has claimed but not recovered yet.
         self._orphans: dict[str, str] = {}
         self._claims = Claims(store)
         super().__init__(store, agents, **options)
@@ -101,10 +101,10 @@ class ClusterEngine(Engine):
         *,
         preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
-        """Start a turn as `Engine.start` does. If another node writes the task, forward the message to that node.
+        """Start a turn as `Engine.start` does, on the node that writes the task.
 
         Raises:
-            OverloadedError: See `Engine.start`. Also raised if that node does not reply, or if the task moves repeatedly.
+            OverloadedError: See `Engine.start`; or that node does not reply, or the task moves repeatedly.
         """
         task_id = request.message.task_id
         if task_id:
@@ -220,7 +220,7 @@ class ClusterEngine(Engine):
         Args:
             task_id: The id that the caller uses for the task.
             owner: The caller.
-            command_of: Returns the command for the task with the given id.
+            command_of: Returns the command for a task id.
 
         Returns:
             The reply of that node; None if this node can execute the operation.
@@ -242,7 +242,7 @@ class ClusterEngine(Engine):
         return await self._commands.send_request(location.node or "", command)
 
     async def _execute_command(self, command: Command) -> bytes:
-        """Execute the command of another node.
+        """Execute a command of another node.
 
         Raises:
             WrongNodeError: This node does not run the task.
@@ -312,7 +312,7 @@ class ClusterEngine(Engine):
     async def _forget(self, task_id: str, owner: str) -> None:
         """Remove a deleted task from the memory of all nodes.
 
-        A node that does not reply detects the deletion when it next reads the events of the task.
+        A node that does not reply detects the deletion later.
         """
         await self._forget_here(task_id, owner)
 
@@ -450,7 +450,6 @@ class ClusterEngine(Engine):
         await self._node.join(self._shared.database)
 
     async def _run_takeovers(self) -> None:
-        """Take over the tasks of dead nodes until cancelled."""
         while True:
             try:
                 await self._node.remove_dead_nodes(self._shared.database)

@@ -1,8 +1,8 @@
 """The streams of events in the broker, one for each task. Only the node that writes a task can add entries to its stream.
 
-Every entry is signed (`message_authentication`). Entries that are not authentic, or cannot be read, are skipped. The broker has
-no key, so its scripts cannot verify entries: after a forged entry, they may refuse an addition. `ClusterStore` then checks in
-PostgreSQL whether this node still writes the task.
+Every entry is signed (`message_authentication`). Entries that are not authentic are skipped. The scripts of the broker cannot
+verify entries: after a forged entry, they may refuse an addition. `ClusterStore` then checks in PostgreSQL whether this node
+still writes the task.
 
 An entry has one or more consecutive events. Its id is ``<number of its last event>-0``, so that a subscriber that has received
 event *n* continues after ``n-0``. An entry also has the id of its node. After its first addition to a stream, a node can only add
@@ -68,7 +68,7 @@ class Outcome(IntEnum):
     ALREADY_PRESENT = 1
     """The stream already has the events, because the reply to an earlier attempt was lost."""
     REFUSED = 2
-    """Nothing was added: the last entry was written by another node, or has a later event."""
+    """Nothing was added: the last entry is of another node, or has a later event."""
     MISSING = 3
     """Nothing was added: the stream does not exist, although this node has added events to it."""
 
@@ -148,9 +148,6 @@ class TaskStreams:
     Args:
         broker: The broker with the streams.
         authentication: Signs and verifies the entries.
-
-    Attributes:
-        broker: The broker with the streams.
     """
 
     def __init__(self, broker: Broker, authentication: Authentication) -> None:
@@ -189,7 +186,7 @@ class TaskStreams:
     async def fence(self, node: str, task_id: str) -> None:
         """Take over the stream of a task, so that the previous node can no longer add to it.
 
-        If another program has written to the key, no fence is needed: no node can add to the key.
+        If another program has written to the key, no node can add to it.
         """
         key = stream_key(task_id)
         call = (key, node, WORKING_TTL)

@@ -25,7 +25,7 @@ FORMAT = 1
 """Version of the format. Entries of other versions are skipped."""
 
 TAG_BYTES = 16
-"""Length of the authentication tag: an HMAC-SHA256, truncated to 128 bits."""
+"""Length of the truncated tag."""
 
 LOG_INTERVAL = 10.0
 """Seconds between two log lines about rejected entries."""
@@ -45,7 +45,7 @@ class Authentication:
     """Signs the entries that this node sends, and verifies those that it receives.
 
     Args:
-        keys: The keys of the installation, which are read at each use, because the store may load the secret later.
+        keys: The keys of the installation, which the store may load later.
         observer: The observer that is notified of rejected entries.
     """
 
@@ -84,7 +84,7 @@ class Authentication:
         )
 
     def reject(self, purpose: Purpose, name: bytes, reason: object) -> None:
-        """Count and log a rejected entry. The log has at most one line in `LOG_INTERVAL`.
+        """Count and log a rejected entry.
 
         Args:
             purpose: The expected kind of entry.

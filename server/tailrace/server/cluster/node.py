@@ -20,7 +20,7 @@ from tailrace.server.store.schema import nodes
 from tailrace.wrappers import StoreError
 
 HEARTBEATS_PER_TTL = 5
-"""Number of heartbeats within the time to live of a node, so that some heartbeats may fail."""
+"""Number of heartbeats within the time to live of a node."""
 
 _TAKE_SHARED_LOCK = text(
     "SELECT pg_try_advisory_lock_shared(hashtextextended('tailrace:' || current_schema(), 0))"
@@ -37,7 +37,7 @@ class Node:
         ttl: Seconds without a heartbeat after which a node is dead.
 
     Attributes:
-        id: The id of the node. Each `join` creates a new id. Empty before `join` and after `unregister`.
+        id: The id of the node, new after each `join`; empty before `join` and after `unregister`.
         ttl: Seconds without a heartbeat after which a node is dead.
         renamed: An `anyio.Event` that is set, and replaced, when the node gets another id.
     """
@@ -93,7 +93,7 @@ class Node:
         return list(await database.write_in_parallel(lambda connection: connection.scalars(gone).all()))
 
     async def unregister(self, database: "NodeDatabase") -> None:
-        """Remove the row of this node, so that other nodes can take over its tasks immediately.
+        """Remove the row of this node.
 
         Raises:
             StoreError: The database is not available. Other nodes will remove the row later.

@@ -43,7 +43,7 @@ REPEAT_INTERVAL = 1.0
 """Seconds after which a request without a reply is published again."""
 
 ABSENCE_PAUSE = 0.05
-"""Seconds after which a message without a receiver is published again, because the node may be reconnecting."""
+"""Seconds after which a message without a receiver is published again."""
 
 MAX_REQUESTS = 1_000
 """Maximum number of waiting and running requests. Further requests are ignored, and published again."""
@@ -72,7 +72,7 @@ class Sent(msgspec.Struct, frozen=True):
     """The start of the stream for a message: the event ``first``, if any, and the events after the number ``after``.
 
     Attributes:
-        repeated_key: As for `Subscription`. None in replies of older nodes, which lack this field.
+        repeated_key: As for `Subscription`. None in replies of older nodes.
     """
 
     task_id: str
@@ -134,7 +134,7 @@ class _Answer(msgspec.Struct, tag=True, frozen=True):
     fault: _ErrorReply | None = None
 
 
-_TIME_BYTES = 8  # size of the time before each message: milliseconds since 1970, by the broker's clock
+_TIME_BYTES = 8  # size of the time before each message (milliseconds since 1970)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Request | _Answer).decode
@@ -151,7 +151,7 @@ class WrongNodeError(TailraceError):
 
 
 _WRONG_NODE = "NotHere"
-"""The name of `WrongNodeError` in messages between nodes, which is the same in all versions."""
+"""The name of `WrongNodeError` in messages between nodes of all versions."""
 
 
 class NoReply(OverloadedError):
@@ -213,11 +213,7 @@ class Commands:
         return answer.body
 
     async def run(self, node: str) -> None:
-        """Receive requests and replies for this node, until this method is cancelled.
-
-        Args:
-            node: The id of this node.
-        """
+        """Receive requests and replies for this node, until this method is cancelled."""
         self._node = node
         try:
             async with anyio.create_task_group() as group:

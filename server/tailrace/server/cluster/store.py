@@ -1,4 +1,4 @@
-"""The store of a node: PostgreSQL for the authoritative state, and the streams of the broker for most events.
+"""The store of a node: PostgreSQL, and the streams of the broker for most events.
 
 A write that has more than events (a snapshot, messages, webhooks, an idempotency key or usage) is first written to PostgreSQL
 with its events. Then the events of all writes are added to the streams of the tasks. If the node dies between these two steps,
@@ -104,7 +104,7 @@ class ClusterStore(Store):
         self._stream_ttl = max(1, round(stream_ttl))
         # For each task whose turn this node runs, whether this node has added to the task's stream.
         self._own_tasks: dict[str, bool] = {}
-        # For retries of a batch: the writes that PostgreSQL has, and the tasks that other nodes have taken over.
+        # For retries of a batch.
         self._persisted: list[TaskWrite] = []
         self._taken_over_tasks: set[str] = set()
         # Tasks of an earlier id of this node, without persisted events. Their writes are refused.
@@ -285,8 +285,7 @@ class ClusterStore(Store):
         """Forget the tasks of this node, because it has a new id.
 
         Args:
-            unpersisted: Tasks without persisted events, whose later writes are refused. Otherwise, these tasks would belong to
-                the new id.
+            unpersisted: Tasks without persisted events, whose later writes are refused.
         """
         self._own_tasks.clear()
         self._abandoned.update(unpersisted)
@@ -327,8 +326,7 @@ class ClusterStore(Store):
         failure: BrokerError | None = None
         first = 0
         for attempt in range(2):
-            # If events are added between the two reads, PostgreSQL may have event 6, and only the stream event 5. The second
-            # attempt finds event 5.
+            # If events are added between the two reads, PostgreSQL may have event 6 when only the stream has event 5.
             try:
                 found = await self._read_stream(task_id, after, limit, max_bytes)
             except BrokerError as error:
@@ -398,7 +396,7 @@ class ClusterStore(Store):
             if task is None:
                 return read_events(dense), first, datetime.min.replace(tzinfo=UTC)
             if not first and task.number > after:
-                first = task.number + 1  # the events up to this number are in the stream, or were deleted
+                first = task.number + 1  # events up to this number are in the stream, or were deleted
             return read_events(dense), first, task.updated if TaskState(task.state).terminal else None
 
         return await self._database.read(work)
@@ -432,7 +430,7 @@ class ClusterStore(Store):
         """Claim, for this node, a task that waits for input and belongs to no living node.
 
         Returns:
-            The webhooks of the task, to which this node delivers from now on; None if another node claimed the task first.
+            The webhooks of the task; None if another node claimed the task first.
         """
         node = self._node.id
         is_claimable = or_(
@@ -512,7 +510,7 @@ class ClusterStore(Store):
     # --- webhooks -----------------------------------------------------------------------------------------------
 
     async def put_push_config(self, config: PushConfig) -> None:
-        """Store a webhook like `Store.put_push_config`. This node delivers its notifications."""
+        """Store a webhook like `Store.put_push_config`."""
         node = self._node.id
         await self._database.write(lambda connection: self._webhook_rows.put(connection, config, node))
 
@@ -523,7 +521,7 @@ class ClusterStore(Store):
     async def take_over_webhooks(self) -> list[tuple[PushConfig, bool]]:
         """Claim the open webhooks of dead nodes, and return them in the format of `load_open_push_configs`.
 
-        `take_over` claims the webhooks of tasks with a running turn.
+        `take_over` claims those of tasks with a running turn.
         """
         node = self._node.id
         orphaned = or_(push_configs.c.node.is_(None), ~exists().where(nodes.c.id == push_configs.c.node))

@@ -1,10 +1,8 @@
 """The follower of tasks that other nodes run. All tasks and subscribers share one connection to the broker.
 
-The events that the broker delivers are added to the record and the log of a followed task. When the broker confirms the
-subscription to the channel of a task, the stream of the task is read once for earlier events. The stream is read again when an
-event is missing, or when the connection was lost. Events that the stream lacks are read from PostgreSQL. PostgreSQL is also read
-at intervals, because a node that cannot reach the broker writes only to PostgreSQL. A task without subscribers is no longer
-followed.
+The events that the broker delivers are added to the record and the log of a followed task. The stream of a task is read after the
+subscription to its channel, when an event is missing, and when the connection was lost. PostgreSQL is read for events that the
+stream lacks, and at intervals, because a node that cannot reach the broker writes only to PostgreSQL.
 """
 
 import logging
@@ -153,9 +151,7 @@ class TaskFollower:
             return
         try:
             found = await self._streams.read_several(positions, ENTRIES)
-        except (
-            BrokerError
-        ) as error:  # the subscriber logs the error; when the broker is available again, all streams are read
+        except BrokerError as error:  # the subscriber logs the error, and reads all streams later
             self._broker.fail(error)
             await anyio.sleep(PROBE_INTERVAL)
             for followed, _ in in_memory:

@@ -63,7 +63,7 @@ class AgentsPage:
         }
 
     def add_to(self, router: APIRouter) -> None:
-        """Add the routes to a router. The page is added only if an agent has a playground."""
+        """Add the routes to a router."""
         methods = ["GET", "HEAD"]
         router.add_api_route(CATALOG_PATH, self._catalog, methods=methods, include_in_schema=False)
         if any(agent.has_page for agent in self._agents):
@@ -82,7 +82,7 @@ class AgentsPage:
         )
 
     async def _catalog(self, request: Request) -> Response:
-        """Return the catalog. It has links to the agents, and a link from each agent to the agent card."""
+        """Return the catalog."""
         base = self._public_url.rstrip("/")
         if not base:
             authority = self._origin_guard.authority(request.scope)
@@ -108,7 +108,6 @@ class AgentsPage:
 
 
 async def _redirect(request: Request) -> Response:
-    """Redirect from a path to the same path with a final slash."""
     return RedirectResponse(f"{request.url.path.rpartition('/')[2]}/")
 
 

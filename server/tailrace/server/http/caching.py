@@ -18,7 +18,7 @@ def this_second() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-_SINCE = this_second()  # most responses depend only on the settings, which are read at startup
+_SINCE = this_second()  # most responses depend only on the settings
 
 
 def cached_response(

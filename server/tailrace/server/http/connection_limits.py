@@ -59,7 +59,7 @@ def default_max_connections() -> int:
 
 
 class _Connection:
-    """The state of one connection. It is small, because the contexts of requests keep it in memory.
+    """The state of one connection.
 
     Attributes:
         transport: The transport; None after the connection is closed.
@@ -90,8 +90,8 @@ class ConnectionLimits:
 
     Args:
         max_connections: The maximum number of open connections; 0 for no limit.
-        header_timeout: Seconds for which a connection may be open without a running request. The timeout restarts when the last
-            running request ends, and when the first byte of the next header arrives.
+        header_timeout: Seconds for which a connection may be open without a running request. The first byte of a header restarts
+            the timeout.
     """
 
     def __init__(self, max_connections: int, header_timeout: float) -> None:
@@ -130,24 +130,24 @@ class ConnectionLimits:
                 limits.check_pending(self._connection)
 
             def on_header(self, name: bytes, value: bytes) -> None:
-                """Handle a header, or a trailer of a chunked body. Called by httptools."""
+                """Handle a header, or a trailer of a chunked body."""
                 if not self._connection.in_body:
                     super().on_header(name, value)
 
             def on_headers_complete(self) -> None:
-                """Handle the end of the headers. Called by httptools; an exception ends the parsing."""
+                """Handle the end of the headers. An exception ends the parsing."""
                 limits.queue_request(self._connection)
                 self._connection.in_body = True
                 self._connection.pending_bytes = 0
                 super().on_headers_complete()
 
             def on_body(self, body: bytes) -> None:
-                """Handle a part of a body. Called by httptools."""
+                """Handle a part of a body."""
                 self._connection.pending_bytes = 0
                 super().on_body(body)
 
             def on_message_complete(self) -> None:
-                """Handle the end of a request. Called by httptools."""
+                """Handle the end of a request."""
                 self._connection.in_body = False
                 self._connection.pending_bytes = 0
                 super().on_message_complete()
@@ -170,7 +170,7 @@ class ConnectionLimits:
             self._abort(oldest)
 
     def received(self, connection: _Connection, size: int) -> None:
-        """Count received bytes before they are parsed. The first byte of a header restarts the timeout.
+        """Count received bytes before they are parsed.
 
         The rest of the body of a rejected request does not restart the timeout. The connection remains open meanwhile, because
         most clients read the response only after they have sent the body.

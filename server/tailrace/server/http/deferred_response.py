@@ -39,11 +39,7 @@ def can_defer(scope: Scope) -> bool:
 
 
 def defer(scope: Scope, rest: Rest) -> bool:
-    """Defer the body of a response. The application must send the head of the response first: middleware may change the head.
-
-    Args:
-        scope: The scope of the request.
-        rest: Sends the body.
+    """Defer the body of a response, whose head must already be sent.
 
     Returns:
         False if the application must send the body itself: the server does not support deferral, or a span is recorded, which

@@ -22,7 +22,7 @@ async def serving(app: Starlette, listener: socket.socket) -> AsyncGenerator[Non
 
     Args:
         app: The application. If its lifespan fails at the start, the error is raised here.
-        listener: A bound, listening socket. It is closed at the end.
+        listener: A bound, listening socket.
     """
     stop = anyio.Event()
     failure: Exception | SystemExit | None = None
@@ -61,8 +61,7 @@ async def _serve(
         app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=STOP_TIMEOUT
     )
     server = _Server(config)
-    # asyncio does not set TCP_NODELAY for connections of this listener. Without it, a small write waits up to 40 ms for the
-    # acknowledgement of the previous write.
+    # Without TCP_NODELAY, a small write waits up to 40 ms for the acknowledgement of the previous write.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     failure: Exception | None = None
     # Shielded, so that the application completes its shutdown.

@@ -1,7 +1,4 @@
-"""Error responses over HTTP, for all protocols.
-
-The bindings of A2A convert an exception to a `Problem`, and encode the problem in the format of the protocol version.
-"""
+"""Error responses over HTTP, for all protocols."""
 
 import json
 import logging
@@ -43,7 +40,7 @@ class Problem:
 
     @classmethod
     def of(cls, error: Exception) -> "Problem":
-        """Convert an exception to a problem. Unexpected exceptions become internal errors."""
+        """Convert an exception to a problem."""
         if isinstance(error, AuthError):
             drop_frames(error)
             status = "PERMISSION_DENIED" if error.forbidden else "UNAUTHENTICATED"

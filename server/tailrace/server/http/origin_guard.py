@@ -69,7 +69,7 @@ def is_loopback(host: str) -> bool:
 
 
 class OriginGuard:
-    """Checks requests. The module docstring lists the rules.
+    """Checks requests.
 
     Args:
         settings: The settings.
@@ -183,7 +183,7 @@ class OriginGuard:
         """Return whether a connection uses loopback or a Unix socket, directly or through a proxy on this machine.
 
         If uvicorn trusts a proxy, ``client`` is from ``X-Forwarded-For``. ``server`` is always the local address of the
-        connection. A connection to a loopback address always comes from this machine.
+        connection.
         """
         client, server = scope.get("client"), scope.get("server")
         address = parse_address(server[0]) if server else None

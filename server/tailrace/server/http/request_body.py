@@ -28,7 +28,7 @@ from tailrace.wrappers.concurrency.worker_thread import release_memory_later, ru
 from tailrace.wrappers.messages import join_surrogates
 
 MAX_DEPTH = 200
-"""Maximum nesting depth of arrays and objects in a body. The limit for messages is lower."""
+"""Maximum nesting depth of arrays and objects in a body."""
 
 MEDIA_TYPES = ("application/json", "application/a2a+json")
 
@@ -42,12 +42,12 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _CHARACTERS = 20  # number of characters in a number that count as one value
 _ESCAPES = 32  # number of escapes that count as one value
 
-# Line separators in UTF-8. They count as escapes, because responses escape them (`tailrace.streaming.a2a.json_encoding`).
+# Line separators in UTF-8. They count as escapes, because responses escape them.
 _SEPARATORS = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85")
 
 # Matches numbers that may exceed 64 bits: at least 19 digits, or an exponent of at least three digits.
 _LARGE_NUMBER = re.compile(rb"[0-9]{19}|[eE]\+?[0-9]{3}")
-_OVERLAP = 24  # last bytes of a slice that are scanned again, because a number may span two slices
+_OVERLAP = 24  # last bytes of a slice that are scanned again
 
 # Bytes that may precede JSON in a string: white space and quotes, with or without escapes.
 _BEFORE_JSON = b' \t\r\n\\"ntru029aAdD'
@@ -95,7 +95,7 @@ async def read_json(request: Request, settings: Settings, *, optional: bool = Fa
 
     Args:
         request: The request.
-        settings: The settings, with the limits ``max_request_bytes`` and ``max_request_values``.
+        settings: The settings.
         optional: True to accept a request without a body, as an empty object.
 
     Raises:
@@ -141,8 +141,6 @@ async def _read(request: Request, settings: Settings, scan: "JsonScan") -> bytes
 
 class JsonScan:
     """Counts the values and the nesting depth of a JSON text without decoding it.
-
-    If the text is not valid JSON, the count is correct up to the first error.
 
     Args:
         limit: The maximum number of values; 0 for no limit.

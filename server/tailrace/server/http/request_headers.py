@@ -1,4 +1,4 @@
-"""Reads the request headers that all protocols share: credentials, protocol version, extensions, event numbers."""
+"""Reads the request headers that all protocols share."""
 
 from fastapi import Request
 from starlette.datastructures import QueryParams
@@ -23,7 +23,7 @@ def credentials_of(request: Request) -> Credentials:
 
 
 def requested_version(request: Request) -> str:
-    """Return the protocol version that a request names, without the patch number, for example ``1.0``; empty if there is none.
+    """Return the protocol version of a request without the patch number, for example ``1.0``; empty if there is none.
 
     The version is in the header ``A2A-Version``. Clients that cannot set a header send a query parameter (A2A 1.0, section
     3.6.1). Version 0.2 is returned as 0.3.
@@ -41,7 +41,7 @@ def major_minor(version: str) -> str:
 def cursor_of(request: Request) -> int | None:
     """Return the number of the event after which a stream resumes; None if the request contains no number.
 
-    Browsers send the number in the header ``Last-Event-ID``. Other clients can send it in the query parameter ``after``.
+    The number is in the header ``Last-Event-ID`` or in the query parameter ``after``.
 
     Raises:
         InvalidParamsError: The value is not a number.
@@ -84,9 +84,7 @@ def parse_extensions(listed: str) -> tuple[str, ...]:
 
 
 def extension_headers(request: Request, activated: tuple[str, ...]) -> dict[str, str]:
-    """Return the response headers with the activated extensions (A2A 1.0, section 3.2.6).
-
-    If the request has the header of A2A 0.3, the response also has this header.
+    """Return the response headers with the activated extensions (A2A 1.0, section 3.2.6), in the form of the request.
 
     Args:
         request: The request.

@@ -15,7 +15,7 @@ from types import FrameType
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _HANDLERS = ("handle_exit", "handle_quit")
-"""Names of the signal handler methods of `uvicorn.Server`, of gunicorn's workers, and of `_SignalInterceptor`."""
+"""Names of signal handler methods of uvicorn, gunicorn and `_SignalInterceptor`."""
 
 
 @contextmanager

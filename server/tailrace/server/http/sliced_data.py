@@ -11,12 +11,12 @@ SLICE_BYTES = 16 * 1024
 class SlicedData:
     """Passes at most `SLICE_BYTES` of a connection to the parser in each iteration of the event loop.
 
-    The event loop reads up to 256 KB at a time, which is too much to parse at once. While data waits to be parsed, the transport
-    is paused. uvicorn's flow control pauses this object instead of the transport, so that parsing is paused, too.
+    The event loop reads up to 256 KB at a time, which is too much to parse at once. uvicorn's flow control pauses this object
+    instead of the transport, so that parsing is paused, too.
 
     Args:
         transport: The transport of the connection.
-        parse: The parser. It is called in the context of `feed`, and for later slices in the context of ``__init__``.
+        parse: The parser.
     """
 
     __slots__ = ("_context", "_is_paused", "_is_scheduled", "_parse", "_transport", "_waiting")

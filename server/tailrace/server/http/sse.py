@@ -29,7 +29,7 @@ from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_boun
 logger = logging.getLogger("tailrace.server")
 
 RECONNECT_AFTER = 3.0
-"""Seconds after which a client should reconnect if the stream ended because the server stopped (the SSE field ``retry``)."""
+"""Seconds after which a client should reconnect if the server stopped (the SSE field ``retry``)."""
 
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # prevents buffering in proxies
 
@@ -118,7 +118,7 @@ class EventFrames:
         return b"".join(frames)
 
     def _last_frames(self) -> bytes:
-        """Return the frames after the last event: a shutdown frame, an ``end`` event, both, or none."""
+        """Return the frames after the last event."""
         self._has_ended = True
         stops = self._stopping.is_set()
         frames = shutdown_frame() if stops else b""
@@ -138,7 +138,7 @@ def frame_data(data: bytes) -> bytes:
 
 
 def shutdown_frame() -> bytes:
-    """Return the last frame of a stream that ends because the server stops. It asks clients to reconnect later."""
+    """Return the last frame of a stream that ends because the server stops."""
     return b": the server stops\nretry: %d\n\n" % int(RECONNECT_AFTER * 1000)
 
 
@@ -169,7 +169,7 @@ class EventResponse(StreamingResponse):
         self._send_timeout = settings.bounds.send_timeout
         self._sent_at = 0.0
         self._sends_since = math.inf
-        self._context = copy_context()  # the context of the request, in which the sending task runs
+        self._context = copy_context()  # the context of the request
         self._error: Exception | None = None
         self._is_complete = False
 

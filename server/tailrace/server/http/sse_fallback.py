@@ -21,14 +21,13 @@ logger = logging.getLogger("tailrace.server")
 class EventSource(EventSourceResponse):
     """The HTTP response for one stream.
 
-    The stream ends after its last frame, when the client disconnects, when the client receives no bytes for
-    ``bounds.send_timeout`` seconds, or when the server cancels the stream. When a shutdown begins, sse-starlette waits for a
-    grace period, so that the stream can send its last events.
+    The stream ends after its last frame, when the client disconnects or receives no bytes for ``bounds.send_timeout`` seconds, or
+    when the server cancels the stream.
 
     Args:
         frames: The frames. The iterator is closed at the end, even if no frame was read.
         streams: The registry of open streams.
-        settings: The settings, with the ping interval and the send timeout.
+        settings: The settings.
         raw_headers: The headers of the response.
     """
 

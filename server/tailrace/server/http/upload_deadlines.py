@@ -1,7 +1,4 @@
-"""Deadlines for the upload of request bodies.
-
-Because of them, slow clients neither occupy memory for long nor delay the shutdown.
-"""
+"""Deadlines for the upload of request bodies, so that slow clients neither occupy memory for long nor delay the shutdown."""
 
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -16,7 +13,7 @@ STOP_TIMEOUT = 1.0
 """Seconds for the rest of a request body after the server has begun to stop."""
 
 SLOWEST = 64 * 1024
-"""Minimum upload rate in bytes per second. A large body that arrives at this rate meets its deadline."""
+"""Minimum upload rate in bytes per second."""
 
 _EXTENSION = "tailrace.uploads"
 
@@ -39,7 +36,7 @@ class UploadDeadlines:
 
     @contextmanager
     def receiving(self) -> Generator[Callable[[int], None]]:
-        """Set a deadline for the block, which receives one body. Yield a function to call with the size of each received part.
+        """Set a deadline for the block. Yield a function to call with the size of each received part.
 
         Raises:
             RequestTimeoutError: The body did not arrive before the deadline.
@@ -67,7 +64,7 @@ class UploadDeadlines:
             raise RequestTimeoutError(self._timeout)
 
     async def discard(self, request: Request) -> None:
-        """Read and discard the body of a request , for example of a GET request.
+        """Read and discard the body of a request, for example of a GET request.
 
         If the server closed the connection with unread data, the client might not receive the response. Reading ends at the
         deadline, or when the client disconnects.

@@ -101,7 +101,7 @@ class UsageEndpoint:
         """Return the caller whose usage a client may read; None for an operator, who may read all usage.
 
         Raises:
-            AuthError: The client is neither an operator nor a caller, or it is anonymous on another machine.
+            AuthError: The client may not read any usage.
         """
         credentials = credentials_of(request)
         if self._token is not None and credentials.has_bearer(self._token):

@@ -27,7 +27,7 @@ def cause_and_type(error: BaseException) -> tuple[str, str]:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the ``error.type`` for a span or metric: the HTTP status from the provider, otherwise the type of the error."""
+    """Return the ``error.type``: the HTTP status from the provider, or else the type of the error."""
     if isinstance(error, UpstreamError) and error.status is not None:
         return str(error.status)
     return cause_and_type(error)[1]

@@ -25,7 +25,7 @@ _MAX_MESSAGE = 16 * 1024  # characters
 
 
 class IdsFilter(logging.Filter):
-    """Adds ``task_id``, ``context_id``, ``trace_id`` and ``span_id`` to each record. Without a task or trace, they are empty."""
+    """Adds ``task_id``, ``context_id``, ``trace_id`` and ``span_id`` to each record. They may be empty."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the ids, and return True for each record."""
@@ -44,14 +44,12 @@ class TextFormatter(DefaultFormatter):
         line = copy(record)
         line.msg, line.args = printable(record.getMessage(), _MAX_MESSAGE), None
         line.exc_info = line.exc_text = line.stack_info = None
-        line.__dict__.pop(
-            "color_message", None
-        )  # uvicorn's copy of the message with escape sequences for colours
+        line.__dict__.pop("color_message", None)  # uvicorn's copy of the message, with colours
         return "\n".join([super().format(line), *_tracebacks(record).values()])
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one JSON object in ASCII, without control characters except for line breaks in tracebacks."""
+    """Formats a record as one JSON object in ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""

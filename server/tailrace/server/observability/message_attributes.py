@@ -1,7 +1,6 @@
 """Converts messages to attributes of spans, if the operator enables this (``TAILRACE_TRACE_CONTENT``).
 
-The values of the attributes are JSON in the format of OpenTelemetry's conventions for generative AI, for example
-``gen_ai.input.messages``. Of a file, only the type is included.
+The values are JSON in the format of OpenTelemetry's conventions for generative AI. Of a file, only the type is included.
 """
 
 import json

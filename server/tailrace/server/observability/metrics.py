@@ -57,7 +57,7 @@ class Metrics:
     """All metrics of one server, in a separate registry.
 
     Attributes:
-        registry: The Prometheus registry. Further metrics can be added to it.
+        registry: The Prometheus registry.
     """
 
     def __init__(self) -> None:
@@ -173,8 +173,7 @@ class Metrics:
         """Return all metrics and their media type.
 
         Args:
-            accepted: The ``Accept`` header of the request. If it contains OpenMetrics, this is the format; otherwise, the text
-                format of Prometheus.
+            accepted: The ``Accept`` header of the request. It selects OpenMetrics; the default is the text format of Prometheus.
         """
         if "application/openmetrics-text" in accepted:
             known: Any = openmetrics  # the library has no type annotations

@@ -22,7 +22,7 @@ def redact_query(scope: Scope) -> str | None:
         scope: The ASGI scope of the request, which is changed in place.
 
     Returns:
-        The redacted query; None if the query has no credentials. A query above `MAX_QUERY_BYTES` is replaced completely.
+        The redacted query; None if it has no credentials.
     """
     query: bytes = scope.get("query_string", b"")
     if not query:

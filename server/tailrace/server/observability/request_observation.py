@@ -18,10 +18,6 @@ def observed_route(observer: Observer, base: type[APIRoute] = APIRoute) -> type[
 
     The trace is read from the headers of the request, unless FastAPI's instrumentation has set it. Credentials in the query are
     redacted.
-
-    Args:
-        observer: The observer.
-        base: The base class of the route class.
     """
 
     class ObservedRoute(base):

@@ -143,7 +143,7 @@ class Telemetry(Observer):
 
 
 class _Turn(TurnWatch, RunObserver):
-    """Observes one turn, and the model responses and tool calls of the turn."""
+    """Observes one turn, with its model responses and tool calls."""
 
     def __init__(self, telemetry: Telemetry, active: ActiveTask, external_context_id: str) -> None:
         self.external_context_id = external_context_id
@@ -213,7 +213,7 @@ class _Turn(TurnWatch, RunObserver):
         self.ending = None
 
     def _outcome(self) -> tuple[str, str]:
-        """Return the outcome of the turn, and the type of the error (empty if there was no error)."""
+        """Return the outcome of the turn, and the type of its error (may be empty)."""
         if self._active.error is not None:
             return "given_up", "StoreError"
         if self.direct:
@@ -227,7 +227,7 @@ class _Turn(TurnWatch, RunObserver):
         return outcome, self._error or self._reported_error(self.ending) or "agent"
 
     def _reported_error(self, ending: StatusUpdate) -> str:
-        """Count the provider's error that the last status reports. Return the type of the error; empty if there is none."""
+        """Count the provider's error in the last status, and return its type; empty if there is none."""
         metadata = extension_metadata(ending.metadata or {}).get("error")
         kind = metadata.get("type") if isinstance(metadata, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if kind not in _FAULTS:
@@ -333,7 +333,7 @@ class _ObservedResponse(ResponseObservation):
     ) -> None:
         now = perf_counter()
         turn = self._turn
-        # If the response was cancelled before its first chunk, `turn.response` is the previous response.
+        # Before the first chunk, `turn.response` is the previous response.
         response = turn.response if kind is None or self.chunks else None
         usage = response.usage if response is not None else None
         upstream = response.error if response is not None else None
@@ -429,7 +429,7 @@ class _Call(ToolCallObservation):
 def _facts_of(error: UpstreamError) -> str:
     """Describe an error of a provider for the log.
 
-    The message of the provider is omitted, because it may contain content of the request. Details for the operator are included.
+    The message of the provider is omitted, because it may contain content of the request.
     """
     status = f"HTTP {error.status}" if error.status else ""
     code = (error.code or "")[:_MAX_CODE]

@@ -1,7 +1,7 @@
 """Creates spans that follow OpenTelemetry's conventions for generative AI.
 
-There is one span for each turn (``invoke_agent``), model response (``chat``) and tool call (``execute_tool``). If no tracer
-provider is configured, no span is recorded, but the trace headers of a request are still sent to the provider.
+There is one span for each turn (``invoke_agent``), model response (``chat``) and tool call (``execute_tool``). Without a tracer
+provider, only the trace headers of a request are sent to the provider.
 """
 
 from collections.abc import Generator, Mapping
@@ -28,7 +28,7 @@ Attributes = dict[str, Any]
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
-# The names of providers in the conventions, by tailrace's own names, if they differ.
+# The names of providers in the conventions, if they differ from tailrace's.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -97,7 +97,7 @@ def request_attributes(options: RequestOptions) -> Attributes:
 
 
 def current_trace() -> SpanContext | None:
-    """Return the context of the current span, to use as a parent later; None if there is no span."""
+    """Return the context of the current span; None if there is none."""
     found = trace.get_current_span().get_span_context()
     return found if found.is_valid else None
 
@@ -108,7 +108,7 @@ def parent_context(origin: SpanContext | None) -> Context:
 
 
 def within(span: Span, parent: Context | None = None) -> Context:
-    """Return a context in which a span is the current span. If the id of the span is not valid, return the context to extend.
+    """Return a context in which a span is the current span, if its id is valid.
 
     Args:
         span: The span.

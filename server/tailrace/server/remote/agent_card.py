@@ -1,4 +1,4 @@
-"""Reading of a remote agent's card (A2A 1.0 or 0.3): addresses, bindings, security schemes and skills.
+"""Reading of a remote agent's card (A2A 1.0 or 0.3).
 
 Members that this client does not use are not validated.
 """
@@ -63,7 +63,7 @@ class RemoteCard:
         version: The protocol version of that interface, such as ``1.0`` or ``0.3.0``.
         tenant: The tenant that every request contains; empty for none.
         encodes_files_twice: True if the interface encodes files twice as base64; see `tailrace.streaming.a2a.v0_3_proto_json`.
-        reads_v0_3_files: True if an interface of A2A 1.0 reads only the file parts of 0.3, as the server of LangGraph does.
+        reads_v0_3_files: True if an interface of A2A 1.0 reads only the file parts of 0.3 (LangGraph).
         fields: The JSON object of the card.
     """
 
@@ -137,11 +137,10 @@ def read_card(
 
     Args:
         body: The response body with the card.
-        card_url: The URL of the card. Relative URLs in the card are resolved against it, and error messages contain it.
+        card_url: The URL of the card, to which its relative URLs refer.
         bindings: Allowed bindings in order of preference. gRPC is skipped if it is not installed.
         origins: The permitted origins; None to permit only the origin of the card.
-        powered_by: The ``X-Powered-By`` header of the response with the card; empty for none. The header identifies the SDK of
-            the agent.
+        powered_by: The ``X-Powered-By`` header of the response, which identifies the SDK of the agent; empty for none.
 
     Raises:
         UpstreamError: The body is not an agent card, or the card has no supported interface at a permitted origin.
@@ -203,10 +202,6 @@ def credentials(card: RemoteCard, token: str) -> dict[str, str]:
     The token is sent in the first header or cookie of the security schemes if all of them are API keys; otherwise as a bearer
     token.
 
-    Args:
-        card: The agent card.
-        token: The token; empty for none.
-
     Raises:
         UpstreamError: The name of the header or cookie is reserved or not valid.
     """
@@ -239,7 +234,7 @@ def _api_key(scheme: dict[str, Any]) -> dict[str, Any]:
 
 
 def _interfaces(fields: Mapping[str, Any], card_url: str) -> Iterator[_Interface]:
-    """Yield the interfaces of a card. A card of A2A 0.3 has a main interface and a list of additional interfaces."""
+    """Yield the interfaces of a card."""
     if "supportedInterfaces" in fields:
         found = islice(_objects(fields["supportedInterfaces"]), _MAX_INTERFACES)
     else:

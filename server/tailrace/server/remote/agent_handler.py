@@ -1,7 +1,6 @@
-"""Handler that forwards turns to a remote A2A agent. The agent's responses are stored and published like those of a model.
+"""Handler that forwards turns to a remote A2A agent.
 
-The relation between the local task and the task of the remote agent is stored in the conversation, in the metadata ``remote`` of
-the agent's message::
+The metadata ``remote`` of the agent's messages relates local and remote tasks::
 
     {"agent": "https://agent.example", "contextId": "…", "taskId": "…", "task": "…", "begun": 1}
 
@@ -68,7 +67,7 @@ class RemoteAgentHandler(Handler):
     Args:
         agent: The remote agent. Its connections are closed when `running` ends.
         gate: Limits the number of concurrent calls; None for no limit.
-        resend: True to send a message again after a crash if no remote task was recorded for it.
+        resend: True to send a message again after a crash.
     """
 
     continues = True
@@ -156,7 +155,7 @@ class RemoteAgentHandler(Handler):
             UpstreamError: A crash interrupted the turn, and the agent may have received the message.
         """
         if turn.interrupted is None:
-            await turn.persisted()  # after a crash, the server then knows that the message may have been sent
+            await turn.persisted()  # before the message is sent
         elif not (self._resend or (await self._agent.card()).numbered):
             raise UpstreamError(
                 "the server stopped before the agent confirmed the message, which is not sent again: the agent may have "
@@ -217,13 +216,7 @@ def _messages_before(turn: Turn) -> tuple[CommonMessage, ...]:
 
 
 def _find_state(messages: Iterable[CommonMessage], agent: str, context_id: str) -> _RemoteState | None:
-    """Return the newest metadata ``remote`` for an agent; None if no message has such metadata.
-
-    Args:
-        messages: The messages of one conversation of one owner.
-        agent: The agent's URL.
-        context_id: The caller's id of the conversation.
-    """
+    """Return the newest metadata ``remote`` for an agent; None if no message has such metadata."""
     for message in reversed(tuple(messages)):
         if message.role is not Role.MODEL:
             continue
@@ -241,8 +234,8 @@ def _find_state(messages: Iterable[CommonMessage], agent: str, context_id: str) 
 def _is_callers_id(remote_id: str, context_id: str) -> bool:
     """Return True if the caller chose the id of a remote conversation. Versions before 0.1 sent such ids.
 
-    Other callers may have used the same id, so the remote conversation is not continued. A branch of a conversation has the id of
-    the original conversation, cut to 200 characters, and a suffix.
+    Other callers may have used the same id. A branch has the id of the original conversation, cut to 200 characters, and a
+    suffix.
     """
     return context_id == remote_id or context_id.startswith(f"{remote_id[:200]}~")
 

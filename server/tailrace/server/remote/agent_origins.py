@@ -1,7 +1,7 @@
 """The origins to which calls to a remote agent are permitted.
 
-A manipulated card could contain a URL in the internal network, or a URL of an attacker who collects credentials. Therefore, calls
-are permitted only to the origin (scheme, host and port) of the configured URL, and to the origins that the operator allows.
+Because a card may be manipulated, calls are permitted only to the origin (scheme, host and port) of the configured URL, and to
+the origins that the operator allows.
 """
 
 from collections.abc import Iterable
@@ -83,10 +83,6 @@ class AgentOrigins:
 
     def redirect(self, url: str, location: str) -> str:
         """Return the absolute URL to which a request for the card is redirected.
-
-        Args:
-            url: The requested URL.
-            location: The ``Location`` header of the response.
 
         Raises:
             UpstreamError: The origin of that URL is not permitted.

@@ -16,7 +16,7 @@ _REASONING = with_extension_metadata({}, channel="reasoning")
 
 
 def split_reasoning(artifact: Artifact) -> Sequence[Artifact]:
-    """Divide an artifact into two: its thoughts, and its other parts. Without thoughts, return the artifact unchanged."""
+    """Divide an artifact into its thoughts, if any, and its other parts."""
     thoughts = tuple(part for part in artifact.parts if part.metadata.get("adk_thought") is True)
     if not thoughts:
         return (artifact,)
@@ -58,7 +58,7 @@ def status_text_id(turn: int) -> str:
 
 
 def text_in_history(task: Task, published: Container[str] = ()) -> str:
-    """Return the text that the agent sent in statuses after the caller's last message, from the history of a task.
+    """Return the text in the history of a task that the agent sent after the caller's last message.
 
     Messages with other parts than text are omitted.
 

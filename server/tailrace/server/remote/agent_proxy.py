@@ -19,7 +19,7 @@ CARD_TIMEOUT = 10.0
 """Timeout in seconds for fetching the card of the remote agent at the start."""
 
 DOUBLED_DELAYS = 8
-"""Number of increasing delays between attempts to subscribe to a remote task again. Further delays are equal."""
+"""Number of increasing delays between attempts to subscribe to a remote task again."""
 
 
 class AgentProxy:

@@ -48,10 +48,10 @@ _PARAMETERS = {
 class AgentTool(Tool):
     """Tool that sends a message to a remote agent and returns its response.
 
-    All messages of one local conversation belong to one conversation of the remote agent. The id of the remote conversation is
-    `ToolContext.external_context_id`, which is unique to the local conversation and its caller. Without a server, this id is
-    empty, and each message starts a new conversation. If the remote agent requests input, its question is the result of the tool,
-    and the next message is the reply. If the call is cancelled, the remote task is cancelled too.
+    All messages of one local conversation belong to the conversation `ToolContext.external_context_id` of the remote agent.
+    Without a server, this id is empty, and each message starts a new conversation. If the remote agent requests input, its
+    question is the result of the tool, and the next message is the reply. If the call is cancelled, the remote task is cancelled
+    too.
 
     Args:
         agent: The remote agent. The tool does not close it.
@@ -87,8 +87,7 @@ class AgentTool(Tool):
             their number (``omitted``).
 
         Raises:
-            ToolError: The argument is not valid, or the agent failed, rejected the message, requires credentials, or cannot
-                be reached.
+            ToolError: The argument is not valid, or there is no response.
         """
         text = arguments.get("message")
         if not isinstance(text, str) or not text:

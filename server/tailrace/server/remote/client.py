@@ -57,7 +57,7 @@ An event with new content resets the number of attempts. If all attempts fail, t
 """
 
 POLL_DELAYS = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Intervals in seconds at which a task is polled if the agent does not support subscriptions. The last interval is repeated."""
+"""Intervals in seconds at which a task is polled if the agent does not support subscriptions."""
 
 COPY_INTERVAL = 1.0
 """Minimum interval in seconds at which artifacts are fetched from an agent that does not number its events."""
@@ -77,7 +77,7 @@ class StreamEvent:
     """One event of a stream.
 
     Attributes:
-        response: The event. A ``task``, or an artifact without ``append``, replaces earlier content.
+        response: The event. A task, or an artifact without ``append``, replaces earlier content.
         id: The SSE id of the event, after which the stream can be resumed; empty if the agent sends no id.
         raw: The event as JSON of A2A 1.0, with all members that the agent sent.
     """
@@ -159,7 +159,7 @@ class AgentClient:
         await self.aclose()
 
     def open(self) -> None:
-        """Prepare the client for requests in the running event loop; for use without ``async with``."""
+        """Prepare the client for requests, without ``async with``."""
         if self._http is None:
             # Each connection belongs to a turn, and the number of turns is limited.
             connector = aiohttp.TCPConnector(limit=0)
@@ -364,12 +364,7 @@ class AgentClient:
             await anyio.sleep(delay)
 
     def _retry_delay(self, attempts: int, passed: float) -> float | None:
-        """Return the delay before a further attempt to resume a stream; None if there is no further attempt.
-
-        Args:
-            attempts: The number of attempts since the connection was lost.
-            passed: Seconds since the connection was lost.
-        """
+        """Return the delay before a further attempt to resume a stream; None if there is no further attempt."""
         delays = self._retry_delays
         if self._retry_deadline is None:
             return delays[attempts] if attempts < len(delays) else None
@@ -394,8 +389,7 @@ class AgentClient:
     async def _subscribe(self, position: "_Position") -> AsyncGenerator[StreamEvent]:
         """Yield the new events of a task. If the agent does not support subscriptions, poll the task.
 
-        Without ids of events, it is unknown whether a full copy already contains a delta. The client then ignores deltas, and
-        fetches copies of the artifacts.
+        Without ids of events, the client ignores deltas, and fetches copies of the artifacts.
         """
         headers = {"a2a-extensions": EXTENSION_URI}
         if position.last_id:

@@ -143,8 +143,8 @@ class EventConverter:
     def feed(self, event: RemoteEvent) -> list[Update]:
         """Convert an event to updates. The final status is not included; `close` returns it.
 
-        The status AUTH_REQUIRED is returned immediately with ``continues``, because the agent may wait for credentials that it
-        receives in another way. If the response ends with it, `close` returns it again.
+        The status AUTH_REQUIRED is returned immediately with ``continues``. If the response ends with it, `close` returns it
+        again.
 
         Raises:
             UpstreamError: The response has too many artifacts, parts or bytes.
@@ -181,7 +181,7 @@ class EventConverter:
         return self._message(event)
 
     def _unreceived_updates(self, ending: StatusUpdate) -> list[Update]:
-        """If the response has no other output, return the updates for text of statuses that did not arrive."""
+        """Return the updates for text of statuses that did not arrive, if there is no other output."""
         if self.artifacts or ending.message is not None or ending.state not in _SUCCESSFUL:
             return []
         last = self._status_message
@@ -256,7 +256,7 @@ class EventConverter:
         text = text_in_history(task)
         if text.startswith(before):
             return self._status_text(text[len(before) :])
-        # A task without a history contains only the last text. If that text arrived, no text is missing.
+        # A task without a history has only the last text.
         self._is_incomplete = self._is_incomplete or not (text and before.endswith(text))
         return []
 
@@ -333,10 +333,10 @@ class EventConverter:
     def _artifact(self, artifact: Artifact, *, append: bool, last: bool) -> list[Update]:
         copy = self._copies.get(artifact.artifact_id)
         if copy is None or not append:
-            # The first event of an unknown artifact creates the artifact, even if the event appends.
+            # An append may also create an artifact.
             return self._replace(artifact, last=last)
         if not copy.open:
-            # A local artifact that is complete can be replaced, but not extended.
+            # A complete local artifact can only be replaced.
             self._check_appended(artifact)
             copy.add_parts(artifact.parts)
             copy.open = not last
@@ -510,9 +510,7 @@ def _each_once(content: Iterable[ContentPart]) -> Iterable[ContentPart]:
 def _in_rounds(content: Iterable[ContentPart]) -> list[CommonMessage]:
     """Divide content into messages of the agent (at least one) and messages with tool results."""
     rounds: list[tuple[SpeakerRole, list[ContentPart]]] = [(SpeakerRole.MODEL, [])]
-    provider_calls: set[str] = (
-        set()
-    )  # calls that the provider of the remote agent ran; their results are part of the response
+    provider_calls: set[str] = set()  # calls whose results are part of the response
     for item in content:
         if isinstance(item, ContentPartToolCall) and item.kind == "server":
             provider_calls.add(item.id)

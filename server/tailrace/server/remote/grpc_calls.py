@@ -34,11 +34,7 @@ from tailrace.wrappers import UpstreamError, UpstreamFault
 
 
 class GrpcCalls:
-    """Calls to an agent over gRPC; see `tailrace.server.remote.http_calls.HttpCalls`.
-
-    Args:
-        card: The agent card. Its chosen interface uses gRPC.
-    """
+    """Calls to an agent over gRPC; see `tailrace.server.remote.http_calls.HttpCalls`."""
 
     def __init__(self, card: RemoteCard) -> None:
         encodes_once = card.is_v0_3 and not card.encodes_files_twice

@@ -239,9 +239,6 @@ def _refuse_encoding(response: aiohttp.ClientResponse) -> None:
 def network_errors(url: str) -> Generator[None]:
     """Convert errors of the HTTP client to errors of tailrace.
 
-    Args:
-        url: The requested URL, for the error message.
-
     Raises:
         ConfigurationError: The URL is not valid.
         UpstreamError: The request failed.

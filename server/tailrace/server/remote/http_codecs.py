@@ -1,6 +1,6 @@
 """Codecs for requests and responses of a remote agent: JSON-RPC and HTTP+JSON, in A2A 1.0 and 0.3. Sans-IO.
 
-The parameters and results of this module are JSON of A2A 1.0. Only the encoded bytes depend on the version of the agent.
+The parameters and results of this module are JSON of A2A 1.0.
 """
 
 import json
@@ -51,7 +51,7 @@ _PATHS: Mapping[Operation, tuple[tuple[str, ...], str]] = {
     Operation.SEND_STREAMING_MESSAGE: (("POST",), "/message:stream"),
     Operation.GET_TASK: (("GET",), "/tasks/{id}"),
     Operation.CANCEL_TASK: (("POST",), "/tasks/{id}:cancel"),
-    # The specification defines GET. The official SDK sends POST, and older servers that use the SDK accept only POST.
+    # The specification defines GET, but older servers of the official SDK accept only POST.
     Operation.SUBSCRIBE_TO_TASK: (("POST", "GET"), "/tasks/{id}:subscribe"),
     Operation.GET_CONVERSATION: (("GET",), "/conversations/{contextId}"),
 }
@@ -60,9 +60,6 @@ _PATHS: Mapping[Operation, tuple[tuple[str, ...], str]] = {
 
 class Binding:
     """Encodes requests and decodes responses for an interface of an agent that uses JSON-RPC or HTTP+JSON.
-
-    Args:
-        card: The agent card.
 
     Attributes:
         is_json_rpc: True for JSON-RPC, False for HTTP+JSON.

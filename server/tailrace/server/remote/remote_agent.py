@@ -167,10 +167,6 @@ class RemoteAgent:
 
         The cancellation may delay the end of the block by `CANCEL_TIMEOUT`, and by twice this time before the first event, which
         has the id of the task.
-
-        Args:
-            message: See `stream`.
-            options: See `stream`.
         """
         async with (
             self._or_cancel(self.stream(message, **options)) as events,
@@ -197,7 +193,7 @@ class RemoteAgent:
     async def _or_cancel(
         self, stream: AsyncGenerator[RemoteEvent], active: str = ""
     ) -> AsyncGenerator[AsyncGenerator[RemoteEvent]]:
-        """Return the events of a task, and cancel the task if the block ends before the task ends.
+        """Return the events of a task, and cancel it if the block ends first.
 
         Args:
             stream: The events.

@@ -39,10 +39,10 @@ def event_of(response: StreamResponse) -> RemoteEvent:
 
 
 def read_model(model: type[_Model], fields: Mapping[str, Any]) -> _Model:
-    """Validate a JSON object of A2A 1.0. If it is not valid, add default values to it and validate it again.
+    """Validate a JSON object of A2A 1.0, if necessary with default values.
 
     Raises:
-        UpstreamError: The object is not valid, even with default values.
+        UpstreamError: The object is not valid.
     """
     try:
         return model.model_validate(fields)
@@ -118,7 +118,7 @@ def _complete_artifact(artifact: _Fields) -> None:
 
 
 def _complete_parts(owner: _Fields) -> None:
-    """Remove parts without content. If no part remains, as in the last chunk of many agents, add an empty text."""
+    """Remove parts without content. If no part remains, add an empty text."""
     value = owner.get("parts")
     parts = cast("list[object]", value) if isinstance(value, list) else []
     objects = [cast("_Fields", part) for part in parts if isinstance(part, dict)]

@@ -8,7 +8,7 @@ from tailrace.streaming.a2a.models import Message
 
 
 class Conversations(Protocol):
-    """Interface of a storage for conversations. `tailrace.server.sdk.TaskStore` implements this interface with its database."""
+    """Interface of a storage for conversations, for example `tailrace.server.sdk.TaskStore`."""
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> Sequence[Message]:
         """Return the newest ``limit`` messages of an owner's conversation, oldest first."""
@@ -20,7 +20,7 @@ class Conversations(Protocol):
 
 
 class RecentConversations:
-    """Storage in memory for the most recently used conversations and the newest messages of each.
+    """Storage in memory for the most recently used conversations.
 
     Args:
         max_conversations: Maximum number of conversations.

@@ -5,9 +5,7 @@
     executor = AgentExecutor(AgentHandler(Agent("openai:gpt-5-mini")))
     handler = DefaultRequestHandler(agent_executor=executor, task_store=…, agent_card=…)
 
-The server of the SDK stores and streams the tasks, and restricts access to them. The executor sends the updates of the handler in
-the order that the SDK requires: the task, artifacts and statuses, the last status. All artifacts are complete before the last
-status.
+The server of the SDK stores and streams the tasks, and restricts access to them.
 """
 
 import asyncio
@@ -179,7 +177,7 @@ def _history_of(messages: Iterable[Message]) -> History:
 
 
 class _Publisher:
-    """Applies updates to the record of a task, and sends each event to the SDK immediately."""
+    """Applies updates to the record of a task, and sends the events to the SDK."""
 
     def __init__(self, record: TaskRecord, queue: EventQueue) -> None:
         self.record = record
@@ -211,7 +209,7 @@ class _Run:
 
     Attributes:
         record: The record of the task.
-        ended: An `anyio.Event` that is set when the turn has ended and the SDK has received the last update of the turn.
+        ended: An `anyio.Event` that is set when the SDK has received the last update of the turn.
     """
 
     def __init__(
@@ -284,7 +282,7 @@ class _Run:
             await self._publisher.submit()
 
     async def _drive(self, updates: AsyncIterator[Item]) -> StatusUpdate | Message | None:
-        """Publish the updates of a turn. Return the last status or a direct message; None if the handler yields neither."""
+        """Publish the updates of a turn, and return its last status or direct message, if any."""
         await anyio.lowlevel.checkpoint_if_cancelled()
         async for item in updates:
             if self._scope.cancel_called:

@@ -19,7 +19,7 @@ Conversion = tuple[str, Callable[[Fields, Any], None]]
 class OlderObject:
     """A class of the SDK that also accepts the keyword arguments from before A2A 1.0.
 
-    Calls return objects of the SDK's class. Other uses of the class, such as ``isinstance``, work, too.
+    Calls return objects of the SDK's class.
 
     Args:
         kind: The SDK's class.
@@ -139,7 +139,7 @@ def warn_older(older: str, current: str, frames: int = 2) -> None:
     Args:
         older: The older form.
         current: The form of A2A 1.0.
-        frames: The number of stack frames from this function (included) to the code with the older form.
+        frames: The number of stack frames from this function to the code with the older form.
     """
     warnings.warn(f"{older} is from before A2A 1.0: {current}", DeprecationWarning, stacklevel=frames + 1)
 

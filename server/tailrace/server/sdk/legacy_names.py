@@ -115,8 +115,7 @@ def FilePart(
     """Create a part with a file, from its bytes or its URL.
 
     Args:
-        file: A file from `FileWithBytes` or `FileWithUri`; None to use ``raw`` or ``url``. With ``file``, ``filename`` and
-            ``media_type`` are ignored.
+        file: A file from `FileWithBytes` or `FileWithUri`; None to use ``raw`` or ``url``.
         raw: The bytes of the file; None for a file with a URL.
         url: The URL of the file; empty for a file with bytes.
         filename: The name of the file.

@@ -1,4 +1,4 @@
-"""A request handler of the official SDK, which serves the engine over JSON-RPC, HTTP+JSON and gRPC with the SDK's routes.
+"""A request handler of the official SDK, which serves the engine with the SDK's routes.
 
 ::
 

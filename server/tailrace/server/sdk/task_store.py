@@ -8,8 +8,7 @@
     async with tasks.running():
         ...  # serve
 
-The SDK saves the complete task with each event, so the cost of an event grows with the length of the response. Concurrent writes
-share transactions. A tailrace server can use the same file after this process has closed it.
+The SDK saves the complete task with each event. A tailrace server can use the same file after this process has closed it.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence

@@ -16,9 +16,6 @@ class CompletionStore:
     """Reads and changes the stored chat completions of all owners.
 
     `insert_completion` adds a completion in the transaction that begins its turn.
-
-    Args:
-        database: The database.
     """
 
     def __init__(self, database: Database) -> None:

@@ -20,11 +20,7 @@ from tailrace.server.store.schema import conversation_tasks, conversations
 
 
 class ConversationList:
-    """Lists and renames the conversations of all owners.
-
-    Args:
-        database: The database.
-    """
+    """Lists and renames the conversations of all owners."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -47,7 +43,7 @@ class ConversationList:
         updated, context_id = conversations.c.updated, conversations.c.context_id
         if after is not None:
             conditions += [
-                # The second condition implies the first one, with which SQLite begins its search at the position.
+                # SQLite begins its search with the first condition, which the second one implies.
                 updated <= after.updated,
                 (updated < after.updated) | (context_id < after.id),
             ]

@@ -40,10 +40,6 @@ def title_of(texts: Iterable[str], limit: int = MAX_DEFAULT_TITLE) -> str:
     """Return the first words of texts, with one space between them.
 
     Control characters count as spaces. The rest of the texts is not read.
-
-    Args:
-        texts: The texts.
-        limit: The maximum number of characters.
     """
     title = ""
     for text in texts:
@@ -66,12 +62,7 @@ def search_text_of(title: str) -> str:
 
 
 def add_to_conversations(connection: Connection, writes: Sequence[TaskWrite]) -> None:
-    """Add new tasks to their conversations, and record the times of callers' messages.
-
-    Args:
-        connection: The connection, in a transaction.
-        writes: The batch.
-    """
+    """Add new tasks to their conversations, and record the times of callers' messages."""
     new: list[dict[str, Any]] = []
     changed: dict[tuple[str, str], dict[str, Any]] = {}
     for write in writes:
@@ -99,9 +90,9 @@ def add_to_conversations(connection: Connection, writes: Sequence[TaskWrite]) ->
 
 
 def lock_conversations_of(connection: Connection, task_ids: Collection[str]) -> list[str]:
-    """Lock the conversations whose first tasks are among these tasks, and return the ids of these first tasks.
+    """Lock the conversations that begin with one of these tasks, and return the ids of their first tasks.
 
-    The calling code deletes the tasks, and then calls `replace_first_tasks`.
+    `replace_first_tasks` must follow.
     """
     query = select(conversations.c.first_task).where(conversations.c.first_task.in_(task_ids))
     # Without the lock, another node could add a task between the statements of `replace_first_tasks`.
@@ -139,8 +130,7 @@ def replace_first_tasks(connection: Connection, deleted: Collection[str]) -> Non
 
 def _task_row(write: TaskWrite, received: Message) -> dict[str, Any]:
     branch = _branch_of(received)
-    # A branch has a title of its own, so the messages that it copies are ignored. Other earlier messages that a client sends
-    # belong to the conversation.
+    # A branch has a title of its own, so the messages that it copies are ignored.
     messages = (received,) if branch is not None else (*write.messages, received)
     titles = (_title_of_message(message) for message in messages if is_callers(message))
     title = next((each for each in titles if each), "")
@@ -174,7 +164,7 @@ def _branch_of(message: Message) -> StoredBranch | None:
 
 @cache
 def _statements(dialect: str) -> tuple[Executable, Executable]:
-    """Return the statements that add a task, and that add or update a conversation."""
+    """Return the statements that add a task, and put a conversation."""
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as insert_into
     else:

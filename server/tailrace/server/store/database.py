@@ -26,7 +26,7 @@ class Database(ABC):
     """Runs transactions on one database.
 
     Attributes:
-        is_durable: Whether the content of the database is kept after the process ends.
+        is_durable: Whether the content is kept after the process ends.
     """
 
     is_durable = True
@@ -71,7 +71,7 @@ class Database(ABC):
             rows: The events.
             work: Statements to run after the events are written.
             tasks: The ids of the tasks whose events ``work`` reads or changes.
-            is_large: Whether the write takes long. A short write may run in the event loop.
+            is_large: Whether the write takes long.
 
         Raises:
             StoreError: The transaction was rolled back.
@@ -114,7 +114,7 @@ class Database(ABC):
 
     @abstractmethod
     def is_temporary(self, error: Exception) -> bool:
-        """Return whether the same statement may succeed later; False if the database rejects the statement itself."""
+        """Return whether the same statement may succeed later."""
 
     @abstractmethod
     def explain(self, cause: BaseException) -> str:
@@ -131,7 +131,7 @@ class Database(ABC):
 
 
 class _Translating(AbstractContextManager[None]):
-    """The context manager of `Database.translating`. A class is faster than a generator."""
+    """The context manager of `Database.translating`."""
 
     __slots__ = ("_action", "_database", "_others")
 
@@ -168,7 +168,7 @@ def parse_url(url: str) -> URL:
     try:
         return make_url(url)
     except (ArgumentError, ValueError) as error:
-        # The message does not contain the URL, because the URL may contain a password.
+        # The URL may contain a password.
         raise ConfigurationError(
             f"TAILRACE_STORE: not the address of a database ({type(error).__name__}); "
             "use sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"

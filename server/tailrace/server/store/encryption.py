@@ -21,10 +21,6 @@ class Encryption:
     """Encrypts and decrypts values of one purpose.
 
     The argument ``context`` of the methods identifies the row that contains the value.
-
-    Args:
-        keys: The keys of the installation.
-        purpose: The name of the key.
     """
 
     def __init__(self, keys: SecretKeys, purpose: str) -> None:
@@ -33,7 +29,7 @@ class Encryption:
 
     @property
     def is_available(self) -> bool:
-        """Return whether a key is configured. The stored secret does not count, because it is in the same database."""
+        """Return whether a key is configured. The stored secret does not count."""
         return self._keys.is_configured
 
     def load(self) -> None:

@@ -32,7 +32,7 @@ class _Tail:
     Attributes:
         rows: The events that may be only in the journal.
         size: The bytes of the bodies in ``rows``.
-        first: The number of the write with the first event in ``rows``; without events, the number of an earlier write.
+        first: The number of the write with the first event in ``rows``, or of an earlier write.
         last: The number of the last event of the task.
     """
 
@@ -46,7 +46,7 @@ class _Tail:
 
 
 class Journal:
-    """The newest events of running tasks. A transaction writes one row for all of its tasks.
+    """The newest events of running tasks.
 
     SQLite writes complete pages. In the table of events, one event for each of two hundred tasks would change two hundred pages
     of 4 KiB. In the journal, these events are one row, in one or two pages. The events of a task are moved to the table together
@@ -57,7 +57,7 @@ class Journal:
     in place. Deleting and inserting rows would change two to three times as many pages.
 
     Attributes:
-        is_known: False after `load` has failed. The next `write` then begins with another call of `load`.
+        is_known: False after `load` has failed.
     """
 
     def __init__(self) -> None:
@@ -97,8 +97,7 @@ class Journal:
             tasks: Tasks without events in the journal afterwards: all their events, also the new ones, are written to the table.
 
         Raises:
-            sqlite3.Error: The write failed, for example because an event already exists. For events that are added to the tail of
-                a task, this is not detected.
+            sqlite3.Error: The write failed.
         """
         if not self.is_known:
             self.load(driver)
@@ -124,7 +123,7 @@ class Journal:
                     continue
             direct.append(row)
             if task_id not in tasks:
-                # Move the tail too. Otherwise, events of the task would alternate between the journal and the table.
+                # Otherwise, events of the task would alternate between the journal and the table.
                 if tail is not None:
                     moved += tail.rows
                 tails[task_id] = _Tail(number, position)
@@ -242,8 +241,8 @@ class Journal:
 def _row_size(needed: int) -> int:
     """Return the size of a padded body.
 
-    The padding fills the last page of the row, so that a larger body can replace it. SQLite stores the first 480 bytes of a body
-    that is larger than a page in the tree, and the rest in pages of 4,092 bytes.
+    The padding fills the last page of the row, so that a larger body can replace it. SQLite stores the first 480 bytes of a large
+    body in the tree, and the rest in pages of 4,092 bytes.
     """
     if needed <= _PAGE_ROW:
         return min(max(512, 1 << (needed - 1).bit_length()), _PAGE_ROW)

@@ -33,8 +33,8 @@ def insert_events(connection: Connection, rows: Sequence[Row]) -> None:
 def statements(rows: Sequence[Row], conflict: str = "") -> list[tuple[str, tuple[Any, ...]]]:
     """Return INSERT statements for SQLite with their parameters.
 
-    One statement inserts many rows, because SQLite's driver releases and reacquires the GIL for every statement. The numbers of
-    rows are powers of two, so that the driver's cache has room for all statements.
+    SQLite's driver reacquires the GIL for every statement, so one statement inserts many rows. Their numbers are powers of two,
+    so that the driver's cache has room for all statements.
 
     Args:
         rows: The rows to insert.
@@ -128,7 +128,7 @@ def _first_kept_query() -> Any:
     return select(func.coalesce(first.scalar_subquery(), last.scalar_subquery() + 1, after + 1))
 
 
-# Created only once, because every subscriber uses the query, and each new query would be a reference cycle.
+# Created once, because each query is a reference cycle.
 _FIRST_KEPT = _first_kept_query()
 
 

@@ -1,7 +1,6 @@
 """PostgreSQL: one connection that writes and holds an exclusive lock, and several connections that read.
 
-The lock belongs to the connection that writes. After this connection is lost, the next one acquires the lock before it writes.
-Two servers therefore never write at the same time.
+The lock belongs to the connection that writes. After this connection is lost, the next one acquires the lock first.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from tailrace.server.store.schema_version import migrate_schema
 from tailrace.wrappers import ConfigurationError, StoreError
 
 READERS = 5
-"""Number of connections for reads. If all are in use, the same number of temporary connections may be opened."""
+"""Number of connections for reads. As many temporary connections may be opened."""
 
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0

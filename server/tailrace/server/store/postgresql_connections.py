@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 PING_SECONDS = 1.0
-"""Seconds within which an idle connection must reply before it is used. If it does not reply, another connection is used."""
+"""Seconds within which an idle connection must reply before it is used."""
 
 CLOSE_SECONDS = 2.0
-"""Seconds within which a connection must close, including the cancellation of a statement. After this time, it is aborted."""
+"""Seconds after which a connection that does not close is aborted."""
 
 
 class BoundedConnection(Connection):
@@ -30,7 +30,7 @@ class BoundedConnection(Connection):
     """
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 — overrides the driver
-        """Close the connection. Abort the connection if this takes too long."""
+        """Close the connection. Abort it if this takes too long."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await cast("Any", super()).close(timeout=timeout)
@@ -59,7 +59,6 @@ def _ping(connection: DBAPIConnection, record: ConnectionPoolEntry, proxy: objec
         adapted.driver_connection.terminate()
         if not isinstance(error, Exception):
             raise
-        # After any error, the pool opens another connection.
         raise DisconnectionError(str(error) or type(error).__name__) from error
 
 

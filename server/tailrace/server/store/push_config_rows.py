@@ -21,9 +21,6 @@ class PushConfigRows:
     """Reads and writes rows of webhooks.
 
     New rows are encrypted if a key is configured. Rows that were written without a key can still be read.
-
-    Args:
-        keys: The keys of the installation.
     """
 
     def __init__(self, keys: SecretKeys) -> None:
@@ -45,7 +42,7 @@ class PushConfigRows:
             self._warn_of_credentials(webhook.config)
         values = {"dialect": webhook.dialect, "body": body, "node": node}
         conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
-        # An update does not change ``delivered``, so that delivered events are not delivered again.
+        # Delivered events are not delivered again.
         changed = connection.execute(update(push_configs).where(*conditions).values(values))
         if not changed.rowcount:
             key = {

@@ -19,9 +19,6 @@ class EventsDropped(StoreError):
 
     The snapshot of the task has the content of these events.
 
-    Args:
-        first: The number of the first event that exists; if there is none, the number after the last event.
-
     Attributes:
         first: The number of the first event that exists.
     """
@@ -46,10 +43,6 @@ class NotOwnedError(StoreError):
 
 class TasksNotWrittenError(StoreError):
     """The writes of some tasks in a batch were rejected. The writes of the other tasks are persisted.
-
-    Args:
-        tasks: The errors of the rejected tasks, by task id.
-        temporary: As for `StoreError`.
 
     Attributes:
         tasks: The errors of the rejected tasks, by task id.
@@ -87,7 +80,7 @@ class SendKey(msgspec.Struct, frozen=True):
 
     Attributes:
         key: The key.
-        fingerprint: The fingerprint of the request. A request with the same key and another fingerprint is an error.
+        fingerprint: The fingerprint of the request.
         task_id: The id of the task that the message created or continued.
         turn: The number of the message's turn in the task; 0 for a key that an earlier version stored.
     """
@@ -124,11 +117,11 @@ class AttemptState(StrEnum):
     CUT = "cut"
     """The response was interrupted or cancelled. The counts are those that were reported until then."""
     ATTACHED = "attached"
-    """The connection was lost. The next attempt received the rest of the response, and its usage includes this attempt."""
+    """The connection was lost. The usage of the next attempt includes this attempt."""
     FAILED = "failed"
     """The request was not sent, or the provider rejected it."""
     LOST = "lost"
-    """The process of the server ended during the turn. An attempt may have been running."""
+    """The server ended during the turn, and possibly during an attempt."""
 
 
 INCOMPLETE_STATES = (AttemptState.UNREPORTED, AttemptState.CUT, AttemptState.LOST)
@@ -154,7 +147,7 @@ class UsageRecord(msgspec.Struct, frozen=True):
         output_tokens: Tokens of the output, including reasoning.
         reasoning_tokens: Tokens of reasoning.
         cost: The cost in 1e-9 US dollars; None if the price is unknown.
-        chunks: The number of chunks that arrived. With most providers, a chunk has at least one token of output.
+        chunks: The number of chunks that arrived. Most have at least one token.
     """
 
     turn: int
@@ -219,7 +212,7 @@ class StoredTask(msgspec.Struct, frozen=True):
     Attributes:
         task: The task as of event ``number``.
         number: The number of that event.
-        node: The node that writes the task; None if the task has ended, or if the server is not a node of a cluster.
+        node: The node that writes the task; None for an ended task, or without a cluster.
     """
 
     task: Task
@@ -298,12 +291,7 @@ class StoredConversation(msgspec.Struct, frozen=True):
 
 
 class ConversationPage(NamedTuple):
-    """A page of a caller's conversations.
-
-    Attributes:
-        conversations: The conversations, the newest first.
-        has_more: Whether further conversations follow.
-    """
+    """A page of a caller's conversations."""
 
     conversations: list[StoredConversation]
     has_more: bool
@@ -322,13 +310,7 @@ class ListPosition(msgspec.Struct, frozen=True):
 
 
 class StoredPage(NamedTuple):
-    """A page of a caller's stored tasks.
-
-    Attributes:
-        tasks: The tasks in order, with their positions.
-        total: The number of tasks on all pages.
-        has_more: Whether further tasks follow.
-    """
+    """A page of a caller's stored tasks."""
 
     tasks: list[tuple[ListPosition, Task]]
     total: int

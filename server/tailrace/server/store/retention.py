@@ -18,13 +18,13 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 BATCH = 500
 """Maximum number of rows that one transaction deletes.
 
-Of a task, only the events and one row are counted. Writers wait one or two milliseconds for such a transaction.
+Writers wait one or two milliseconds for such a transaction.
 """
 
 BATCH_BYTES = 4 * 1024 * 1024
 """Maximum total size of the rows that one transaction deletes, in bytes.
 
-The size is limited because SQLite overwrites deleted rows.
+SQLite overwrites deleted rows.
 """
 
 _BATCH = 50  # maximum tasks in one transaction
@@ -91,7 +91,7 @@ def _drop_events(connection: Connection, ended: Sequence[Row[str, int]], batch: 
     """Delete events of tasks up to the given event numbers, until the batch is full.
 
     Returns:
-        The tasks that have no more events to delete, and the number of rows that the batch can still contain.
+        The tasks without further events to delete, and the remaining size of the batch.
     """
     done: list[str] = []
     for task_id, number in ended:
@@ -120,10 +120,7 @@ def pending_deletion(connection: Connection) -> str | None:
 
 
 def drop_deleted(connection: Connection, task_id: str) -> bool:
-    """Delete a batch of the events of a deleted task, and return whether there may be more.
-
-    After the last batch, the row in `deletions` is deleted, too.
-    """
+    """Delete a batch of the events of a deleted task, and return whether there may be more."""
     _, has_more = _delete_batch(connection, events.c.number, (events.c.task_id == task_id,), BATCH)
     if not has_more:
         connection.execute(delete(deletions).where(deletions.c.task_id == task_id))

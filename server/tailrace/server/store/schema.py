@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 HEAD = "0014"
-"""The number of the newest migration, which is the version of a database that this code supports."""
+"""The number of the newest migration."""
 
 metadata = MetaData()
 
@@ -33,8 +33,7 @@ metadata = MetaData()
 class Name(TypeDecorator[str]):
     """A string column. Strings are compared and ordered by their code points, as in Python.
 
-    By default, PostgreSQL compares strings by the rules of a language. It rejects NUL, which ids from callers may contain, so NUL
-    is escaped.
+    NUL, which PostgreSQL rejects, is escaped.
     """
 
     impl = Text
@@ -110,8 +109,7 @@ tasks = Table(
     Index("tasks_by_state_and_time", "state", "updated"),
 )
 
-# Finds the tasks with events to delete. SQLite uses the index only if a query has the same condition, and prefers it because of
-# the first column, which has only one value.
+# Finds the tasks with events to delete. SQLite prefers this index because of its first column.
 tasks_with_events = Index(
     "tasks_with_events",
     tasks.c.events_kept,
@@ -326,5 +324,5 @@ secrets = Table(
     Column("value", LargeBinary, nullable=False),
 )
 
-# The version of the database. This table is not in `metadata`, because alembic manages it.
+# The version of the database. Managed by alembic.
 versions = Table("tailrace_version", MetaData(), Column("version_num", String(32), primary_key=True))

@@ -34,7 +34,7 @@ class SecretKeys:
                     f"{MIN_SECRET_BYTES} are required; create one with: openssl rand -hex 32"
                 )
         self.is_configured = bool(configured_secrets)
-        # A random secret is used until the store is open. No value that is derived before then is persisted.
+        # A random secret is used until the store is open.
         self._secrets = configured_secrets or [secrets.token_bytes(32)]
         self._derived: dict[str, list[bytes]] = {}
 
@@ -45,7 +45,7 @@ class SecretKeys:
             self._derived.clear()
 
     def derive(self, purpose: str) -> bytes:
-        """Return the current key for a purpose. It has 32 bytes (HKDF-Expand with one block, RFC 5869, section 2.3)."""
+        """Return the current key for a purpose. It has 32 bytes (HKDF-Expand, RFC 5869, section 2.3)."""
         return self.derive_all(purpose)[0]
 
     def derive_all(self, purpose: str) -> list[bytes]:

@@ -33,7 +33,7 @@ READERS = 4
 """Number of threads for reads. Each has its own connection."""
 
 COPIED_ROWS = 10_000
-"""Number of written rows after which SQLite's write-ahead log is copied into the file (a checkpoint)."""
+"""Number of written rows after which the log is copied into the file (a checkpoint)."""
 
 LARGE_ROWS = COPIED_ROWS // 4
 """Number of rows for which a large write counts, because it adds megabytes to the log."""
@@ -167,7 +167,7 @@ class SqliteDatabase(Database):
         return self._journal.tail(task_id)
 
     def _write_events_only(self, rows: Sequence[Row], tasks: Collection[str]) -> None:
-        """Write events without the overhead of SQLAlchemy, because this method runs for every token."""
+        """Write events without the overhead of SQLAlchemy."""
         driver = self._driver
         if driver is None:
             raise StoreError("the store is closed")
@@ -228,7 +228,7 @@ class SqliteDatabase(Database):
         return await asyncio.wrap_future(future)
 
     def _count(self, rows: int) -> None:
-        """Count written rows, and start a checkpoint after `COPIED_ROWS`, in a thread because it waits for the disk.
+        """Count written rows, and start a checkpoint after `COPIED_ROWS`.
 
         SQLite can reuse the log only after a complete checkpoint during which no reader uses the log. With continuous reads and
         writes, this never happens. Above `MAX_LOG_PAGES`, a checkpoint therefore runs in the writing thread, and writers wait for

@@ -43,11 +43,11 @@ EXPLANATIONS = {
 
 
 class SqliteFile:
-    """The file of a database, which is locked against other processes; or a database in memory.
+    """The file of a database, locked against other processes, or a database in memory.
 
     Args:
         url: The URL of the database. Without a file name, the database is in memory.
-        connections: The maximum number of connections to a file. A database in memory has one connection, which threads share.
+        connections: The maximum number of connections to a file.
         waits_for_disk: Whether commits wait for the disk, so that they survive a loss of power.
 
     Attributes:
@@ -106,7 +106,7 @@ class SqliteFile:
         return connection
 
     def reconnect(self) -> Connection:
-        """Close all connections, and return a new first connection. A connection that a reader uses is closed after its use.
+        """Close all connections, and return a new first connection.
 
         Raises:
             StoreError: The file is not open.
@@ -154,7 +154,7 @@ def _check(connection: Connection, path: str, seconds: float) -> None:
     done = threading.Event()
 
     def break_off() -> None:
-        # Interrupt repeatedly, because SQLite ignores an interrupt before the check has begun.
+        # SQLite ignores an interrupt before the check has begun.
         wait = seconds
         while not done.wait(wait):
             driver.interrupt()
@@ -180,7 +180,7 @@ def _check(connection: Connection, path: str, seconds: float) -> None:
 
 
 def _mark(file: IO[bytes], mark: bytes) -> None:
-    """Record in the lock file whether the database is open, to detect a crash at the next start."""
+    """Record in the lock file whether the database is open."""
     file.seek(0)
     file.truncate()
     file.write(mark)
@@ -221,9 +221,9 @@ def _size(path: str) -> int:
 
 
 def _lock(path: str) -> IO[bytes]:
-    """Lock a file exclusively. The lock is released when this process ends, even by a crash.
+    """Lock a file exclusively.
 
-    Two servers on one file would treat each other's running tasks as interrupted, and give different events the same numbers.
+    Two servers on one file would treat each other's running tasks as interrupted.
     """
     file = os.fdopen(open_private_file(path), "a+b")  # open until the store is closed
     file.seek(0)

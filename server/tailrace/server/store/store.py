@@ -84,7 +84,7 @@ MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Maximum bytes of the stored tasks of one page."""
 
 MAX_CONVERSATION_BYTES = 32 * 1024 * 1024
-"""Maximum bytes of the messages that are loaded for a conversation or a task. The newest messages are loaded."""
+"""Maximum bytes of the messages that are loaded for a conversation or a task. , the newest ones."""
 
 
 class Store(StoreWrites):
@@ -129,7 +129,7 @@ class Store(StoreWrites):
 
     @property
     def keys(self) -> SecretKeys:
-        """Return the keys of the installation. Before the store is opened, they may be temporary."""
+        """Return the keys of the installation."""
         return self._keys
 
     def use_keys(self, keys: SecretKeys) -> None:
@@ -188,7 +188,7 @@ class Store(StoreWrites):
         return StoredTask(task, row.number, row.node)
 
     async def task_id_exists(self, task_id: str) -> bool:
-        """Return whether any owner has a task with this id, or events of a deleted task with this id exist."""
+        """Return whether any task, even a deleted one with remaining events, has this id."""
         exists = select(tasks.c.id).where(tasks.c.id == task_id)
         return bool(
             await self._read(exists.union(select(deletions.c.task_id).where(deletions.c.task_id == task_id)))
@@ -302,7 +302,7 @@ class Store(StoreWrites):
         Args:
             context_id: The conversation.
             owner: The owner.
-            prefix: If not empty, also return the tasks of every conversation with an id that begins with this text.
+            prefix: If not empty, conversations with an id that begins with this text are included.
         """
         of_context = tasks.c.context_id == context_id
         if prefix:
@@ -328,8 +328,7 @@ class Store(StoreWrites):
             may_create: True to insert the task if it does not exist.
 
         Returns:
-            True if the task was persisted. False if another owner has a task with this id, or if the task does not exist and
-            ``may_create`` is False.
+            False if another owner has a task with this id, or if the task does not exist and ``may_create`` is False.
         """
         values = {"snapshot": task.to_json(), "updated": task.status.timestamp}
         row = {"id": task.id, "owner": owner, "context_id": task.context_id, "state": task.status.state}
@@ -345,7 +344,7 @@ class Store(StoreWrites):
         The newest `MAX_SEARCHED` messages within `MAX_CONVERSATION_BYTES` are searched.
 
         Returns:
-            True if the message was replaced; False if no message equals ``current``.
+            False if no message equals ``current``.
         """
         body = message.to_json() if message is not None else None
         conditions = (messages.c.owner == owner, messages.c.context_id == context_id)
@@ -366,7 +365,7 @@ class Store(StoreWrites):
         await self._database.write(lambda connection: self._webhook_rows.put(connection, config))
 
     async def load_push_configs(self, task_id: str, owner: str) -> list[PushConfig]:
-        """Return the webhooks of a task of this owner , ordered by id, without webhooks that cannot be decrypted."""
+        """Return the webhooks of a task of this owner, ordered by id, without webhooks that cannot be decrypted."""
         query = (
             select(push_configs)
             .where(push_configs.c.task_id == task_id, push_configs.c.owner == owner)

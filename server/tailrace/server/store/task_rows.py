@@ -32,7 +32,7 @@ _ACTIVE = [state.value for state in TaskState if not (state.terminal or state.in
 
 
 def has_running_turn() -> ColumnElement[bool]:
-    """Return the condition that a task has a running turn, or a turn that was running when its server ended.
+    """Return the condition that a task has a running or interrupted turn.
 
     A turn in AUTH_REQUIRED runs if the task has events after its snapshot, because the end of the turn updates the snapshot.
     """

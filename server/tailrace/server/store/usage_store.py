@@ -88,11 +88,7 @@ class SpentUsage(msgspec.Struct, frozen=True):
 
 
 class UsageStore:
-    """Reads the usage ledger.
-
-    Args:
-        database: The database.
-    """
+    """Reads the usage ledger."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -104,8 +100,8 @@ class UsageStore:
 
         Args:
             usage_filter: The filter.
-            group_by: Columns of `GROUPS`; empty for one sum. If there are no attempts, there is no group.
-            limit: The maximum number of groups. If there are more groups, ``limit + 1`` groups are returned.
+            group_by: Columns of `GROUPS`; empty for one sum. Without attempts, there is no group.
+            limit: The maximum number of groups. If there are more, ``limit + 1`` are returned.
 
         Raises:
             StoreError: The read failed.
@@ -125,7 +121,7 @@ class UsageStore:
         return await self._database.read(work)
 
     async def spent(self, caller: str | None, start: int, end: int) -> list[SpentUsage]:
-        """Return the usage of each model in a period. Like `sums`, ignore attempts in the state `AttemptState.ATTACHED`.
+        """Return the usage of each model in a period.
 
         Args:
             caller: The caller; None for all.

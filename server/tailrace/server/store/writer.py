@@ -59,10 +59,6 @@ class StoreWrites:
 
     Every method raises StoreError if the database is not available, or if the store is not open. If a method is cancelled, the
     write is still committed or rolled back completely.
-
-    Args:
-        database: The database.
-        retention: The retention of events, tasks and usage.
     """
 
     def __init__(self, database: Database, retention: Retention) -> None:
@@ -151,9 +147,8 @@ class StoreWrites:
 
         The calling code must ensure that no write of the task is running, and must call `purge` after the last deletion.
 
-        The deletion consists of many short transactions, so that other writes do not wait for it. An error, a crash or a
-        cancellation can interrupt it. If the task then still exists, some of its messages may be missing, and it can be deleted
-        again. Otherwise, `drop_expired` deletes the rest of its events.
+        The deletion consists of many short transactions. If it is interrupted while the task still exists, some messages may be
+        missing, and the task can be deleted again. If it is interrupted later, `drop_expired` deletes the remaining events.
         """
         write, tasks = self._database.write, (task_id,)
         while await write(lambda connection: delete_messages(connection, task_id, owner)):
@@ -183,9 +178,6 @@ class Distribution:
 
     The locks of a metrics library would take longer than a commit.
 
-    Args:
-        bounds: The upper bounds of the buckets, in ascending order.
-
     Attributes:
         bounds: The upper bounds of the buckets.
         counts: The number of values in each bucket. The last bucket contains the values above the last bound.
@@ -208,15 +200,15 @@ class Distribution:
 class GroupWriter:
     """Writes the events of all tasks. No other code writes events.
 
-    All writes that arrive during a transaction form the next transaction. No timer is needed: an idle store commits a write
-    immediately, and a busy store commits fewer, larger transactions.
+    All writes that arrive during a transaction form the next transaction. An idle store commits a write immediately; a busy store
+    commits fewer, larger transactions.
 
-    Expired rows are deleted in small transactions , with a pause between two deletions. After a failed transaction, the store is
-    tested at intervals (`StoreWrites.try_writing`), so that a server that is not ready becomes ready again without a new message.
+    Expired rows are deleted in small transactions with pauses. After a failed transaction, the store is tested at intervals, so
+    that a server becomes ready again without a new message.
 
     Args:
         store: The store.
-        max_waiting: The maximum number of waiting events. If there are more, producers must wait for `wait_for_room`.
+        max_waiting: The number of waiting events above which producers must wait for `wait_for_room`.
         retry_delays: Seconds between the attempts of a transaction that fails. After the last attempt, its writes fail.
         drop_interval: Seconds between two searches for expired rows.
         drop_pause: Seconds between two transactions that delete expired rows.
@@ -225,7 +217,7 @@ class GroupWriter:
 
     Attributes:
         last_error: The last error of a store that is not available; None after a successful transaction or test.
-        is_full: Whether too many events wait, so that producers must wait for `wait_for_room`.
+        is_full: Whether too many events wait.
         lag: The distribution of the seconds between the arrival of the oldest event of a transaction and the commit.
         group_sizes: The distribution of the numbers of events in a transaction.
     """
@@ -296,7 +288,7 @@ class GroupWriter:
             await self._room_available.wait()
 
     def stop_retries(self) -> None:
-        """Disable retries, because the server is stopping. If a transaction fails from now on, all waiting writes fail."""
+        """Disable retries, because the server is stopping."""
         self._no_retries = True
 
     def close(self) -> None:
@@ -432,7 +424,7 @@ class GroupWriter:
         return None
 
     def _remove_waiting(self, task_ids: set[str]) -> list[_Write]:
-        """Remove the waiting writes of tasks with a failed write. Otherwise, the logs of these tasks would have gaps."""
+        """Remove the waiting writes of tasks with a failed write. Their logs would otherwise have gaps."""
         removed = [item for item in self._waiting if item[0].task_id in task_ids]
         self._waiting = [item for item in self._waiting if item[0].task_id not in task_ids]
         self._count -= sum(len(write.events) for write, _, _ in removed)

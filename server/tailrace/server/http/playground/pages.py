@@ -1,4 +1,4 @@
-"""The routes of the playground: the page at ``/``, the web component and its JavaScript modules, and a page with the component.
+"""The routes of the playground.
 
 The TypeScript sources are in ``ui/`` in the repository. The files contain no data of the agent: the page requests all data over
 A2A with the caller's credentials.
@@ -108,10 +108,7 @@ class _File:
 def _playground_route(base: type[APIRoute]) -> type[APIRoute]:
     """Return a route class whose routes do not match a request that another route of the application matches.
 
-    Applications may include the router at their root before or after their own routes.
-
-    Args:
-        base: The base class of the route class.
+    Applications may include the router before their own routes.
     """
 
     class PlaygroundRoute(base):

@@ -1,4 +1,4 @@
-"""The tables of the first version. Existing tables are not changed, because the oldest databases have tables but no version."""
+"""The tables of the first version. The oldest databases have these tables, but no version."""
 
 import sqlalchemy as sa
 from alembic import op

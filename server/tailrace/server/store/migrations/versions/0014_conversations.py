@@ -38,7 +38,7 @@ _messages = sa.table(
 
 
 def upgrade() -> None:
-    """Add the tables, and fill them with the listed tasks. One task is in memory at a time."""
+    """Add the tables, and fill them with the listed tasks."""
     tasks = op.create_table(
         "conversation_tasks",
         sa.Column("position", Position, primary_key=True, autoincrement=True),
@@ -89,7 +89,7 @@ def _fill_conversations(connection: sa.Connection, tasks: sa.Table, conversation
     other = tasks.alias()
     of_conversation = (other.c.owner == tasks.c.owner, other.c.context_id == tasks.c.context_id)
     oldest = sa.select(sa.func.min(other.c.position)).where(*of_conversation)
-    # Joined, because SQLite would otherwise search the newest among all tasks of the owner.
+    # Without the join, SQLite would search all tasks of the owner.
     joined = other.join(_tasks, _tasks.c.id == other.c.task_id)
     updated = sa.select(sa.func.max(_tasks.c.updated)).select_from(joined).where(*of_conversation)
     created = sa.select(_tasks.c.updated).where(_tasks.c.id == tasks.c.task_id)
@@ -152,10 +152,7 @@ def _described(connection: sa.Connection, task_id: str) -> tuple[dict[str, str |
 
 
 def _first_title(connection: sa.Connection, task_id: str) -> str:
-    """Return the title of the first message of a task that has one.
-
-    The client may have sent this message with the first message of the conversation.
-    """
+    """Return the title of the first message of a task that has one."""
     last = -1
     while True:
         row = connection.execute(_NEXT_MESSAGE, {"task": task_id, "after": last}).first()
