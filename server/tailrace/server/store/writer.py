@@ -45,8 +45,9 @@ GROUP_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BYTES_OF_EVENT_COST = 512  # bytes of an encoded event that count as one unit of cost
 
 _MAX_BATCH_COST = 4 * MAX_INLINE_COST
-"""Maximum cost of a batch that is written in the event loop. Encoding takes 1 to 9 microseconds for each value, thus at most 18 ms.
-The batches of sixteen simultaneous turns take less than the round trips to the two threads that write large batches."""
+"""Maximum cost of a batch that is written in the event loop. Encoding takes 1 to 9 microseconds for each value, thus at most 18
+ms.
+"""
 
 _has_large_event: Callable[[TaskWrite], bool] = attrgetter("has_large_event")
 
