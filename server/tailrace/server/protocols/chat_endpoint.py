@@ -62,14 +62,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class ChatEndpoint:
-    """Reads requests, sends their messages to the agent, and streams the responses.
-
-    Args:
-        operations: Executes the operations of A2A.
-        settings: Limits and intervals.
-        authenticator: Identifies the caller.
-        credentials: Reads the credentials of a request.
-    """
+    """Reads requests, sends their messages to the agent, and streams the responses."""
 
     def __init__(
         self,
@@ -210,10 +203,6 @@ class ChatEndpoint:
         """Return the newest task of a conversation, and the messages of its context; None and no messages without a task.
 
         If the task is running, its incomplete response is omitted.
-
-        Args:
-            key: The key of the conversation.
-            caller: The owner of the conversation.
         """
         task = await self.newest_task(key, caller)
         if task is None:
@@ -317,7 +306,6 @@ class ChatEndpoint:
     async def _canceling(
         self, frames: AsyncGenerator[bytes], task_ids: Sequence[str], caller: Caller
     ) -> AsyncGenerator[bytes]:
-        """Yield frames, and cancel the tasks if the generator is closed before the last frame."""
         is_complete = False
         try:
             async with aclosing(frames):
@@ -455,7 +443,6 @@ def is_running(task: Task) -> bool:
 
 
 def _before_response(stored: Sequence[Message], task_id: str) -> Sequence[Message]:
-    """Return the messages up to the caller's message to which a running task responds."""
     for at in range(len(stored) - 1, -1, -1):
         each = stored[at]
         if each.task_id == task_id and is_callers(each) and not _is_results(each):

@@ -72,7 +72,8 @@ class ChatRequest:
         completion: The stored chat completion that the request creates; None for other requests.
         choice: The index of this choice. Choice 0 continues the conversation. Each other choice begins a new conversation.
         choices: The number of choices: OpenAI's parameter ``n``, times the number of prompts.
-        choice_context_prefix: The prefix of the context ids of choices other than 0, with which they can be deleted. May be empty.
+        choice_context_prefix: The prefix of the context ids of choices other than 0, with which they can be deleted. May be
+            empty.
     """
 
     earlier: tuple[Message, ...]
@@ -127,11 +128,6 @@ class ChatRequest:
 def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any], *, param: str) -> History:
     """Convert the messages of a request.
 
-    Args:
-        converter: Converts the messages.
-        messages: The messages in the format of the API.
-        param: The member of the request with the messages, for errors.
-
     Raises:
         OpenAIError: A message is invalid.
     """
@@ -148,10 +144,6 @@ def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any],
 
 def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...], Message]:
     """Return the earlier messages, and one new message with everything after the last message of the model.
-
-    Args:
-        history: The conversation of a request.
-        param: The member of the request with the conversation, for errors.
 
     Raises:
         OpenAIError: There is no new message, or the conversation has more than `MAX_MESSAGES` messages.

@@ -38,8 +38,6 @@ class _Side:
     """Consecutive messages of the caller or of the agent.
 
     Attributes:
-        is_callers: True for messages of the caller.
-        content: The parts of the messages.
         refusal: The model's refusal; may be empty.
         status_text: The text of a status, which the client may have received as part of the response; may be empty.
         last: The parts of the last round if the caller requested JSON, because the response then has only this round;

@@ -45,7 +45,7 @@ _UNNAMED = "unknown"  # placeholder for the name of a result's tool if the reque
 # Maximum number of input-required tasks to search, newest first.
 _MAX_PENDING = 320
 _FIRST_PAGE = 20  # number of input-required tasks on the first page
-_NEXT_PAGES = 100  # number of input-required tasks on each of the following pages
+_NEXT_PAGES = 100  # on each following page
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,7 @@ class AssignedMessage:
 
 
 class Conversations:
-    """Finds the conversation and task that the message of a request continues.
-
-    Args:
-        operations: Reads the store on behalf of the caller.
-    """
+    """Finds the conversation and task that the message of a request continues."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -139,8 +135,6 @@ class Conversations:
 
 @dataclass(frozen=True)
 class _Search:
-    """The search for the context and task of one request."""
-
     operations: Operations
     request: ChatRequest
     caller: Caller
@@ -260,7 +254,6 @@ class _Search:
         return await run_bounded(self._cost(stored), branch)
 
     async def start(self, context_id: str) -> AssignedMessage:
-        """Start a conversation with the earlier messages of the request."""
 
         def assigned() -> AssignedMessage:
             earlier = self.request.earlier
@@ -270,7 +263,6 @@ class _Search:
         return await run_bounded(self.caller.cost, assigned)
 
     async def continue_context(self, context_id: str, stored: Sequence[Message]) -> AssignedMessage:
-        """Continue a context without comparing messages."""
         task = await self._last_task(stored)
         if self.request.new.tool_results:
             task = await self._task_of_results(stored, task) or task
@@ -295,8 +287,7 @@ class _Search:
         """Continue a context with the task that waits for the message, or with a new task.
 
         A waiting task of another agent is not continued. Two kinds of messages are nevertheless sent to such a task, which
-        rejects
-        them: a decision about a call, and a tool result in a request that contains only the new message.
+        rejects them: a decision about a call, and a tool result in a request that contains only the new message.
 
         Raises:
             OpenAIError: The message contains only results of calls that the client does not run (see `calls_run_here`).
@@ -421,7 +412,6 @@ def _waits_for(task: Task | None, results: Collection[str]) -> bool:
 
 
 def _open_calls(task: Task | None) -> set[str]:
-    """Return the ids of the calls whose results a task waits for."""
     if task is None or task.status.message is None or not task.status.state.interrupted:
         return set()
     return {call.id for call in to_common_message(task.status.message).tool_calls}

@@ -22,13 +22,9 @@ _EXPOSED_HEADERS = ("A2A-Extensions", "Retry-After", "WWW-Authenticate", CONVERS
 
 
 def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """Allow cross-origin requests from pages with these origins. If there are none, do nothing.
+    """Allow cross-origin requests from pages with these origins; ``*`` stands for all origins.
 
     Browsers send no cookies with these requests. Pages must send the caller's credentials in a header.
-
-    Args:
-        app: The application.
-        origins: Origins, such as ``https://example.com``; ``*`` for all.
     """
     if origins:
         app.add_middleware(

@@ -78,13 +78,13 @@ class EventTranslator:
         self._includes_earlier_turns = includes_earlier_turns
         self._texts = texts or ParallelTexts()
         self._first_turn = 1
-        self._turn = 1  # the newest turn
-        self._round = (0, 0)  # the current turn and round
+        self._turn = 1
+        self._round = (0, 0)
         self._channels: dict[str, str] = {}
         self._earlier: set[str] = set()  # ids of artifacts of turns before the first turn of the response
         self._calls: dict[str, _Call] = {}  # by artifact id
         self._started: dict[str, _Call] = {}  # by call id
-        self._with_result: set[str] = set()  # calls that have results
+        self._with_result: set[str] = set()
         self._with_approvals = with_approvals
         self._decisions: dict[str, str] = {}  # decisions about calls of earlier turns, by call id
 
@@ -205,7 +205,6 @@ class EventTranslator:
         return events
 
     def _add_decisions(self, metadata: Mapping[str, Any]) -> None:
-        """Record the decisions in a caller's message. Later events have the results of these calls."""
         approvals = extension_metadata(metadata).get("approvals")
         decisions = approvals.get("decisions") if task_events.is_mapping(approvals) else None
         decision_list = cast("list[object]", decisions) if isinstance(decisions, list) else ()
@@ -276,7 +275,6 @@ class EventTranslator:
         return [*events, ui_events.CallEnded(complete, call.declared, as_written)]
 
     def _end_pending(self, complete: ContentPartToolCall) -> list[ui_events.UiEvent]:
-        """Translate a call that waits for the client."""
         calls = (call for call in self._calls.values() if call.id == complete.id)
         call = self._started.get(complete.id) or next(calls, None)
         events = self._end_call(call, complete, is_pending=True)
@@ -362,7 +360,6 @@ def _has_only_results(message: task_events.MessageView) -> bool:
 
 
 def _round_of(artifact: task_events.ArtifactView) -> tuple[int, int]:
-    """Return the turn and the round in which an artifact was created."""
     fields = extension_metadata(artifact.metadata)
     turn, number = fields.get("turn"), fields.get("round")
     return task_events.turn_or_round_number(turn), task_events.turn_or_round_number(number)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from tailrace.wrappers import ContentPart, ContentPartData, ContentPartFile, ContentPartText, Message
 from tailrace.wrappers.conversion.text_joining import belong_to_one_text, join_texts
 
-# The end of a link or image. The code searches backwards for the beginning, because matching the whole link takes quadratic time.
+# The end of a link or image. Matching the whole link would take quadratic time, so the code searches backwards for the beginning.
 _DATA_URL = re.compile(r"\]\(data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/]+={0,2})\)\n*")
 _NAME = re.compile(r"[^\]\n]*")
 

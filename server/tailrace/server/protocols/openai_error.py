@@ -34,18 +34,11 @@ class OpenAIError(TailraceError):
     """A rejected request or a failed response.
 
     Args:
-        status: The HTTP status.
-        message: The message.
         code: The machine-readable error code, or None.
         param: The invalid member of the request, or None.
         kind: The ``type`` of the error; derived from the status if empty.
         headers: Additional headers of the response, or None.
         upstream: The error of a provider or remote agent; None for other errors.
-
-    Attributes:
-        status: The HTTP status.
-        headers: Additional headers of the response.
-        code: The machine-readable error code, or None.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class GrowingText:
         self._pending: list[str] = []
         self._sent: list[str] = []
         self._replaced = ""  # the text sent before a replacement
-        self._repeated = 0  # the number of its characters that the new text has repeated
+        self._repeated = 0  # number of its characters that the new text has repeated
 
     def feed(self, text: str, *, append: bool = True) -> None:
         """Extend or replace the text."""
@@ -81,8 +81,6 @@ class GrowingText:
 
 
 class _Text:
-    """A text that is reported in one or more sections."""
-
     __slots__ = ("_artifact_id", "_sections", "channel", "id", "is_open", "text")
 
     def __init__(self, artifact_id: str, channel: ui_events.Channel) -> None:
@@ -112,7 +110,6 @@ class _Text:
         ]
 
     def pause(self) -> list[ui_events.UiEvent]:
-        """End the current section."""
         if not self.is_open:
             return []
         self.is_open = False

@@ -26,7 +26,6 @@ class SerialChannel:
     """Joins the artifacts of one channel in the order in which they started.
 
     Args:
-        name: The name of the channel.
         live: True to send text as it grows. If False, only `close` returns text, and text can be replaced until then.
         between_rounds: The separator between the texts of two rounds.
     """
@@ -115,13 +114,11 @@ class SerialChannel:
 
 
 class _BufferedText:
-    """The text of a round that is held back."""
-
     __slots__ = ("first", "is_complete", "texts")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.first = ""  # the first character other than white space; may be empty
+        self.first = ""
         self.is_complete = False
 
     def feed(self, update: ArtifactUpdateView, text: str) -> None:

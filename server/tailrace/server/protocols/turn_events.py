@@ -21,7 +21,7 @@ from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_boun
 
 
 async def repeat_turn(operations: Operations, sent: SendKey, caller: Caller) -> "RepeatedTurn":
-    """Return the events of the turn that an earlier equal request began.
+    """Return the events of the turn that an earlier request with the same message began.
 
     Raises:
         TaskNotFoundError: The task was deleted in the meantime.
@@ -99,7 +99,7 @@ def _checked(events: Sequence[Event], last: int | None) -> int:
 
 
 class _Replay:
-    """Replays the events of a task up to the first event of a turn. This event is replaced with the task at that time."""
+    """Replays the events of a task up to the first event of a turn, and replaces this event with the task at that time."""
 
     def __init__(self, turn: int) -> None:
         self._turn = turn
@@ -129,17 +129,7 @@ class _Replay:
 
 
 class RepeatedTurn:
-    """The events of a turn for a repeated request, or a snapshot of the task if they are no longer stored.
-
-    Args:
-        events: The events of the turn.
-        task: The task.
-        turn: The number of the turn.
-
-    Attributes:
-        task_id: The id of the task.
-        turn: The number of the turn.
-    """
+    """The events of a turn for a repeated request, or a snapshot of the task if they are no longer stored."""
 
     def __init__(self, events: TurnEvents, task: Task, turn: int) -> None:
         self.task_id = task.id
@@ -204,7 +194,6 @@ def _starts(task: Task) -> list[int]:
 
 
 def _history_to(task: Task, turn: int) -> tuple[Message, ...]:
-    """Return the history of a task up to the caller's message that began a turn."""
     return task.history[: _starts(task)[turn - 1] + 1]
 
 

@@ -24,8 +24,8 @@ class TurnStarted(UiEvent, frozen=True):
     Attributes:
         task_id: The id of the task; empty for a response without a task.
         context_id: The id of the conversation; empty if ``task_id`` is empty.
-        first_turn: The number of the first turn in the response. The messages between the turns of a response contain only tool
-            results or decisions about calls.
+        first_turn: The number of the first turn in the response. Further turns follow if the caller's messages between them have
+            only tool results or decisions about calls.
     """
 
     task_id: str
@@ -34,12 +34,7 @@ class TurnStarted(UiEvent, frozen=True):
 
 
 class RoundStarted(UiEvent, frozen=True, gc=False):
-    """A round starts.
-
-    Attributes:
-        turn: The number of the turn in the task.
-        round: The number of the round in the turn.
-    """
+    """A round starts."""
 
     turn: int
     round: int
@@ -92,7 +87,6 @@ class CallEnded(UiEvent, frozen=True):
     """A call is complete. The agent or the client runs it.
 
     Attributes:
-        call: The call.
         declared: See `CallStarted`.
         as_written: False if the agent changed the arguments after they were streamed in `ArgumentsAdded`.
     """
@@ -111,7 +105,6 @@ class CallResult(UiEvent, frozen=True):
     """The result of a call.
 
     Attributes:
-        id: The id of the call.
         output: Any JSON value. It describes the error if ``is_error`` is True.
         is_error: Whether the tool failed.
         by_caller: Whether the client ran the tool.
@@ -129,9 +122,7 @@ class FileAdded(UiEvent, frozen=True):
     """A file.
 
     Attributes:
-        id: The id of the artifact.
         url: The URL of the file, or its content as a ``data:`` URL.
-        media_type: The media type.
         filename: The name; may be empty.
     """
 
@@ -145,9 +136,6 @@ class DataAdded(UiEvent, frozen=True):
     """JSON data.
 
     Attributes:
-        id: The id of the artifact.
-        name: The name of the artifact.
-        data: Any JSON value.
         is_output: Whether the data is the requested JSON response.
     """
 
@@ -174,7 +162,6 @@ class TurnEnded(UiEvent, frozen=True):
     """The last event of a turn.
 
     Attributes:
-        state: The state of the task.
         finish: ``stop``, ``length``, ``content_filter`` or ``tool_calls``; without meaning if ``error`` is set.
         error: The error that ended the turn; None without an error. Reaching the maximum length is not an error.
         usage: The usage of the task; None if it is unknown.

@@ -68,7 +68,7 @@ def _methods_at(scope: Scope, routes: Sequence[BaseRoute]) -> set[str]:
     """Return all methods that a path supports. Each method has a separate route.
 
     A path can also match the parameter of another route (``/tasks/{id}`` matches ``/tasks/1:cancel``). Therefore, only routes
-    with the path template of the first matching route are used.
+    with the path template of the first matching route count.
     """
     found: set[str] = set()
     path = None

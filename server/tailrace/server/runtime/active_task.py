@@ -30,8 +30,6 @@ class ActiveTask:
 
     Attributes:
         record: The task after its last event, which may not be persisted yet.
-        owner: The owner of the task.
-        log: The persisted and published events.
         running: Whether a turn is running or about to begin.
         waiting: The messages that wait for their turns to begin, oldest first.
         scope: The cancel scope in which the turn runs.
@@ -50,7 +48,7 @@ class ActiveTask:
         send_key: The idempotency key to persist with the next event; None for no key.
         completion: The stored chat completion to persist with the next event; None for no completion.
         holds_conversation_lock: True while the turn of this task holds the lock of the conversation.
-        error: The store error that ended the task, because its events could not be persisted; None if there is none.
+        error: The store error that ended the task, because its events could not be persisted; otherwise None.
         is_remote: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
         is_taken_over: True if another process writes the task now. Subscribers must look the task up again.
     """
@@ -87,12 +85,7 @@ class ActiveTask:
 
 
 class NewCompletion(msgspec.Struct, frozen=True):
-    """A new stored chat completion.
-
-    Attributes:
-        model: The requested model.
-        metadata: The client's metadata.
-    """
+    """A new stored chat completion."""
 
     model: str
     metadata: dict[str, str]
@@ -115,7 +108,6 @@ class TurnReference(msgspec.Struct, frozen=True, rename="camel"):
 class CallContext(msgspec.Struct, frozen=True):
     """Data of a caller's request that is not part of the message. Nodes send this data to each other with the message.
 
-    Attributes:
     Attributes:
         version_of_chosen_ids: The protocol version, if callers choose the ids of tasks in this version, as in A2A 0.1. A message
             with an unknown task id then creates a task. Empty if the server chooses the ids.

@@ -16,7 +16,7 @@ OWN_EXTENSION = AgentExtension(
     uri=EXTENSION_URI,
     description="Numbered events, resumable streams, reasoning and tool-call channels, usage.",
 )
-"""The stream extension. Each agent of this server supports it. Clients are not required to support it."""
+"""The stream extension. Clients are not required to support it."""
 
 _CALL_DATA = frozenset({"tool_results", "approval_responses"})
 

@@ -28,8 +28,8 @@ from tailrace.wrappers.conversion.tool_ids import calls_without_result
 class AgentHandler(Handler):
     """Runs each turn of a task as a turn of an agent.
 
-    Text, reasoning and the arguments of tool calls are streamed. Each round (a model response and its tool results) is added to
-    the conversation when it is complete. After a crash, a turn is resumed after its last complete round.
+    Text, reasoning and the arguments of tool calls are streamed. A round is added to the conversation when it is complete. After
+    a crash, a turn is resumed after its last complete round.
 
     If the model calls a tool that the caller declared, the turn ends with INPUT_REQUIRED. The caller continues the task with the
     tool results. A call that requires an approval ends the turn in the same way. The next turn runs the call if the caller
@@ -141,7 +141,7 @@ class AgentHandler(Handler):
         requests = {request.call_id: request for request in recorded_pending(turn.message)}
 
         def request_of(call: ContentPartToolCall) -> ApprovalRequest | None:
-            """Return the approval request of a call, or None. An earlier request keeps its expiry."""
+            """Return the approval request of a call, or None. An earlier request is reused, so its expiry does not change."""
             return requests.get(call.id) or self._agent.approval_request(call)
 
         first, repetitions = first_calls(turn, calls, request_of, self._agent, self._on_lost_result)
@@ -167,7 +167,6 @@ def _ends_in_results(history: History) -> bool:
 
 
 def _open_calls(history: History) -> Sequence[ContentPartToolCall]:
-    """Return the calls of the last round without a result."""
     conversation = history.conversation
     last = max((at for at, message in enumerate(conversation) if message.role is Role.MODEL), default=0)
     return calls_without_result(history, since=last)

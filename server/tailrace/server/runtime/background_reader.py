@@ -18,9 +18,6 @@ class BackgroundReader:
     A batch is read only after the previous batch was filtered. A handler must enter and exit a cancel scope in the same asyncio
     task, so one asyncio task reads all batches.
 
-    Args:
-        batches: The updates of the handler.
-
     Attributes:
         failure: The error that ended a filter stream, or None.
     """
@@ -131,7 +128,6 @@ class BackgroundReader:
 
 
 def _first_end(items: Sequence[Item]) -> int | None:
-    """Return the position of the first item that ends a text or is not text, or None."""
     for position, item in enumerate(items):
         if isinstance(item, TextDelta | ArtifactUpdate):
             if item.last:

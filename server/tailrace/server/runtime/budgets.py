@@ -23,7 +23,7 @@ from tailrace.wrappers import StoreError, Usage
 logger = logging.getLogger("tailrace.server")
 
 SETTLED_AFTER = 60_000
-"""Milliseconds after the end of an attempt. After this time, every server has persisted the attempt, and sums do not change."""
+"""Milliseconds after the end of an attempt until every server has persisted it."""
 
 _FOREVER = 2**62
 
@@ -43,10 +43,8 @@ class _Window:
     """The current period of a budget, for one caller or for all callers.
 
     Attributes:
-        budget: The budget.
         limit: The limit. All amounts of this object are in tokens or in 1e-9 US dollars.
         start: The start of the period, in milliseconds since 1970.
-        end: The end of the period.
         spent: The usage of ended attempts.
         running: The usage of running attempts of this server.
         settled: The usage in the ledger before ``settled_at``.
@@ -63,7 +61,6 @@ class _Window:
     settled_at: int = 0
 
     def error(self) -> BudgetExceededError | None:
-        """Return an error if the budget is used up, otherwise None."""
         if self.spent + self.running < self.limit:
             return None
         return _error_of(self)
@@ -73,8 +70,6 @@ class Budgets:
     """Checks and enforces budgets.
 
     Args:
-        budgets: The budgets.
-        store: Contains the usage ledger.
         prices: The prices for the costs of incomplete responses.
         is_shared: True if other servers also write the ledger.
     """
@@ -169,7 +164,6 @@ class Budgets:
         return found
 
     def _current(self, key: tuple[int, str], now: datetime) -> _Window | None:
-        """Return the current period in memory, or None."""
         window = self._windows.get(key)
         return window if window is not None and window.end > now else None
 
@@ -214,7 +208,7 @@ class RunningCall:
         for window, unit in self._units:
             window.running += tokens * unit
         for window, _ in self._units:
-            # An ended period does not limit a response, because a response belongs to the period in which it ends.
+            # An ended period does not limit a response, which belongs to the period in which it ends.
             if window.spent + window.running > window.limit and datetime.now(UTC) < window.end:
                 raise _error_of(window)
 

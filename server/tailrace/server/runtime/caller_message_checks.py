@@ -87,7 +87,6 @@ def _without_entry_metadata(entry: object) -> object:
 
 
 def _allowed(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Remove provider-specific members from metadata. If there are none, return the same object."""
     if not any(name in metadata for name in (*PROVIDER_METADATA, *OPENAI_METADATA)):
         return metadata
     return {

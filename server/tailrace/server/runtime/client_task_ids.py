@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from tailrace.server.store.secret_keys import SecretKeys
 
-_FORMER_SCOPE = 32  # number of hexadecimal digits of the hash of the owner
+_FORMER_SCOPE = 32  # hexadecimal digits
 
 
 def id_of_named(keys: SecretKeys, name: str, owner: str) -> str:
@@ -27,11 +27,6 @@ def possible_ids(keys: SecretKeys, task_id: str, owner: str) -> Iterator[str]:
     """Yield the possible ids of a stored task, the most probable one first.
 
     They include ids that were derived from earlier secrets, and ids of former versions, whose suffix is a hash of the owner.
-
-    Args:
-        keys: The keys of the installation.
-        task_id: The id of the task, or the name that its owner chose.
-        owner: The owner of the task.
     """
     yield task_id
     if task_id and owner:

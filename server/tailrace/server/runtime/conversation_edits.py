@@ -1,4 +1,4 @@
-"""Changes of conversations without a turn: titles, records, and messages that a caller adds, replaces or deletes."""
+"""Changes of conversations without a turn."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -26,11 +26,7 @@ class ConversationEdits:
     """Changes conversations without a turn.
 
     Args:
-        store: The store of tasks and conversations.
         agents: The agents, whose input filters check the content.
-        tasks: The tasks in memory.
-        turns: Ends the logs of tasks.
-        writer: Stores events.
         assignment_lock: Returns the lock for adding messages (see `Engine.assignment_lock`), for an owner and the key of a
             conversation.
     """

@@ -62,7 +62,6 @@ class Engine(TaskAccess):
     `TaskAccess` contains the operations that read tasks. `MessageIntake` accepts messages.
 
     Args:
-        store: The store of tasks and conversations. `running` opens and closes it.
         agents: The agents, or the handler of the only agent. `running` starts and stops them.
         max_history_messages: Maximum number of messages of a conversation that a turn receives.
         max_lag: Maximum number of events by which a subscriber may lag. A subscriber that lags further receives a snapshot.
@@ -81,12 +80,6 @@ class Engine(TaskAccess):
             ids from a random secret.
         ledger: Records model calls; None for a ledger without prices.
         observer: Receives notifications of turns and transactions.
-
-    Attributes:
-        stop_requested: Set this event to stop the engine. Connections are still open then, so that clients receive the last
-            status of their tasks.
-        writer: Stores the events of all tasks.
-        edits: Changes conversations without a turn.
     """
 
     def __init__(
@@ -305,7 +298,9 @@ class Engine(TaskAccess):
 
         If this method fails or is cancelled, the task may be cancelled but not deleted, or the write-ahead log of the database
         may still contain deleted content. The store later deletes the remaining events of a deleted task
-        (`StoreWrites.delete_task`). Raises:
+        (`StoreWrites.delete_task`).
+
+        Raises:
             TaskNotFoundError: The task does not exist or belongs to another caller.
             StoreError: The store is not available at present.
         """
@@ -465,7 +460,9 @@ class Engine(TaskAccess):
         """Reject new messages, and end all running turns. Their published text remains.
 
         A turn is suspended if another process can continue it. This requires ``restart_interrupted`` and a durable store.
-        Otherwise, the turn fails. Args:
+        Otherwise, the turn fails.
+
+        Args:
             let_finish: True to let running turns finish.
         """
         self._turns.stopping = True

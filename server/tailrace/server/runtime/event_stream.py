@@ -60,7 +60,7 @@ class EventStream:
         return self._subscription.artifact_ids if self._subscription is not None else ()
 
     def disable_snapshots(self) -> None:
-        """Disable snapshots (see `Subscription.disable_snapshots`)."""
+        """See `Subscription.disable_snapshots`."""
         if self._subscription is not None:
             self._subscription.disable_snapshots()
 

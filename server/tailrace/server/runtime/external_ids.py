@@ -1,7 +1,7 @@
 """Ids of conversations and messages for other systems: remote agents, tools and tracing backends.
 
 Two callers may choose the same id for different conversations, and other systems cannot distinguish the callers of this server.
-The external id is therefore derived from the id, the owner of the conversation, and the secret of the installation.
+The external id is therefore derived from the id, the owner, and the secret of the installation.
 """
 
 from tailrace.server.store.secret_keys import SecretKeys
@@ -25,10 +25,5 @@ class ExternalIds:
         """Return the external id of the message that begins a turn.
 
         It does not depend on the message id, because a caller may use the same message id twice.
-
-        Args:
-            owner: The owner of the task.
-            task_id: The id of the task.
-            number: The number of the turn within the task, from 1.
         """
         return self._keys.external_id(owner, "message", task_id, str(number))

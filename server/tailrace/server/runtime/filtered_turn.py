@@ -40,8 +40,8 @@ async def filtered(
 ) -> AsyncGenerator[Sequence[Item]]:
     """Yield the filtered updates of a turn, and close ``batches`` at the end.
 
-    Filters that work in the background run in asyncio tasks of ``group``, which end before the generator. If an update extends
-    an artifact of ``record`` that began in an earlier turn or before a crash, the filters also receive its published text.
+    Filters that work in the background run in asyncio tasks of ``group``, which end before the generator. If an update extends an
+    artifact that began in an earlier turn or before a crash, the filters first receive its published text from ``record``.
 
     If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED.
 
@@ -118,7 +118,6 @@ class _FilteredTurn:
         return passed
 
     def _chain(self, artifact: Artifact | None = None) -> FilterChain:
-        """Create the filters of a text. ``artifact`` is None if it is unknown."""
         is_output = artifact is not None and _channel_of(artifact) in ("", "text")
         filters = self._filters
         if not is_output:
@@ -151,7 +150,7 @@ class _FilteredTurn:
                 self._values.checked.add("".join(self._texts.pop(artifact_id)))
 
     async def finish(self, error: Exception | None) -> tuple[list[Item], StatusUpdate | None]:
-        """Return the text that is held back, and a status that replaces the error if its text must not be published."""
+        """Return the text that is held back, and a status that replaces an error with filtered text; otherwise None."""
         passed: list[Item] = []
         try:
             passed += await self._flush_filters()

@@ -40,11 +40,10 @@ class Turn:
     Attributes:
         task_id: The id of the task.
         context_id: The caller's id of the conversation. Another caller may use the same id for another conversation.
-        external_context_id: An opaque id of the conversation, unique for the conversation and its caller. Use it for other
-            systems and as a key of stored data. Empty if the turn was not created by a server.
-        external_message_id: An opaque id of the message for other systems. It stays the same if the turn is run again after a
-            crash. Empty if the turn was not created by a server.
-        message: The message of the caller.
+        external_context_id: An opaque id of the conversation for other systems, and a key for data that the handler stores. It is
+            unique for the conversation and its caller. Empty if the turn was not created by a server.
+        external_message_id: An opaque id of the message for other systems. It stays the same if the turn is run again. Empty if
+            the turn was not created by a server.
         history: The conversation in the format for all providers, with ``message`` at its end. If a crash interrupted the turn,
             the messages of its complete rounds follow.
         number: The number of the message in the task, from 1.
@@ -53,7 +52,7 @@ class Turn:
         caller_options: The options of the request. If it has none, the options of the task's previous request.
         extensions: URIs of the extensions that the request activates.
         resumed: If a crash interrupted the turn, the number of messages that follow ``message`` in the history; otherwise 0.
-        interrupted: The response that a crash interrupted; None if there is none.
+        interrupted: The response that a crash interrupted, or None.
         published: The artifacts of ``interrupted``. The handler may extend or replace those that are not complete.
         max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
         at_once: Deprecated; always None.
@@ -107,9 +106,9 @@ class Handler(ABC):
         A `StatusUpdate` with a terminal or interrupted state ends the turn, unless its field ``continues`` is True. If the
         generator returns without such an update, the task is completed.
 
-        If the generator raises an error, the task fails: with the message of a `TailraceError`, or with a general message for
-        other errors. If the task is cancelled, the current await of the generator raises the usual cancellation error. In all
-        cases, the task keeps the updates that the generator has yielded.
+        If the generator raises an error, the task fails with the message of a `TailraceError`, or with a general message. If the
+        task is cancelled, the current await of the generator raises the usual cancellation error. In all cases, the task keeps
+        the updates that the generator has yielded.
         """
 
     async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:

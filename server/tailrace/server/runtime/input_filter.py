@@ -22,11 +22,7 @@ class BlockedMessageError(InvalidParamsError):
 
 
 class InputFilter:
-    """Checks the messages of callers.
-
-    Args:
-        filters: The filters. A message is rejected if a filter would change or block a part of it.
-    """
+    """Checks the messages of callers."""
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
         self._filters = filters

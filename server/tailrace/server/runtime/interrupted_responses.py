@@ -69,7 +69,7 @@ def attempts_of_turn(record: TaskRecord, turn: int) -> list[dict[str, Any]]:
 
 
 def _attempts(record: TaskRecord, place: tuple[int, int]) -> list[Attempt]:
-    """Return the attempts of a continued response, the interrupted one last; an empty list for other responses."""
+    """Return the attempts of a continued response, the interrupted one last; empty for other responses."""
     fact = as_mapping(record.extension_metadata.get("continuation"))
     if fact is None or (fact.get("turn", 1), fact.get("round", 1)) != place:
         return []

@@ -29,9 +29,10 @@ class JsonSchemaFilter(StreamFilter):
     text is held back. An empty text is accepted, because responses with tool calls may have no text.
 
     Args:
-        schema: The JSON schema; None for the output format of each request. With None, requests for text are not filtered, and
-            requests for JSON without a schema require a JSON object. A text that does not begin with an object or array is only
-            checked at its end: the JSON may be in a code fence, and if the response calls a tool, its text may be anything.
+        schema: The JSON schema; None for the output format of each request. With None, a turn is not filtered if its request is
+            for text, and the response must be a JSON object if the request has no schema. A text that does not begin with an
+            object or array is then checked only at its end, because the JSON may be in a code fence. If the response calls a
+            tool, its text may be anything.
 
     Raises:
         ConfigurationError: The schema is invalid or too large.
@@ -55,7 +56,7 @@ class JsonSchemaFilter(StreamFilter):
         if form is None:
             return None
         found = JsonSchemaFilter()
-        found._check = await run_bounded(MAX_INLINE_COST + 1, _Check.of_request, form)  # in a thread
+        found._check = await run_bounded(MAX_INLINE_COST + 1, _Check.of_request, form)
         return found
 
     def open(self) -> FilterStream:
@@ -73,7 +74,6 @@ class _Check:
     """A schema, prepared for the validation of texts.
 
     Attributes:
-        reader: Validates a complete text.
         shapes: Validates an incomplete text.
         mismatch: The message for a text that does not match.
         is_strict: True to reject a text that does not begin with JSON; False to check it only at its end.
@@ -88,7 +88,6 @@ class _Check:
 
     @classmethod
     def of_request(cls, form: OutputFormat) -> "_Check":
-        """Create the check of the output format of a request."""
         return cls(form, _MAX_REQUEST_WORK, _REQUEST_MISMATCH, is_strict=False)
 
 

@@ -29,11 +29,7 @@ T = TypeVar("T")
 
 
 def check_size(update: Update, max_bytes: int) -> None:
-    """Check the total size of the parts of an update.
-
-    Args:
-        update: The update.
-        max_bytes: Maximum size in bytes; 0 for no limit.
+    """Check the total size of the parts of an update. If ``max_bytes`` is 0, there is no limit.
 
     Raises:
         InvalidAgentResponseError: The update is larger than ``max_bytes``.

@@ -1,7 +1,7 @@
 """Limits for each caller and for all callers together, and the errors for requests that exceed a limit.
 
-Tasks and streams are counted, but not events, so that no limit is checked for each token. Unauthenticated callers cannot be
-distinguished, so only the limits for all callers apply to them.
+Tasks and streams are counted, but not events, so that no limit is checked for each token. Only the limits for all callers apply
+to unauthenticated callers.
 
 Each error contains the limit and advice. The first two errors also contain the time to wait:
 
@@ -164,7 +164,7 @@ class PartTooLargeError(InvalidParamsError):
 
 
 class Permit:
-    """A permit from a `Quota`. `release`, the end of a ``with`` block or garbage collection returns it."""
+    """A permit from a `Quota`, which is returned by `release`, at the end of a ``with`` block, or by garbage collection."""
 
     __slots__ = ("_caller", "_quota")
 
@@ -192,7 +192,7 @@ class Permit:
         self.release()
 
     def __del__(self) -> None:
-        # If the client disconnects before the response begins, only the garbage collector returns the permit of a stream.
+        # If the client disconnects before the response begins, only the garbage collector returns the permit.
         self.release()
 
 
@@ -206,9 +206,6 @@ class Quota:
         caller_setting: The name of the setting for one caller.
         max_total: The maximum number of permits of all callers; 0 for no limit.
         max_per_caller: The maximum number of permits of one caller; 0 for no limit.
-
-    Attributes:
-        used: The number of permits in use.
     """
 
     def __init__(
@@ -286,10 +283,6 @@ class Limits:
         max_caller_tasks: Maximum number of running tasks of one caller.
         max_part_bytes: Maximum size of one part of a message in bytes.
         file_schemes: The permitted schemes of file URLs in messages; ``*`` for all schemes.
-
-    Attributes:
-        streams: The quota of open streams.
-        tasks: The quota of running tasks.
     """
 
     def __init__(
@@ -352,7 +345,7 @@ class Limits:
 
 
 def size_of(part: Part) -> int:
-    """Return the size of a part in bytes. Data is measured as JSON, and a file without content by its URL."""
+    """Return the size of a part in bytes. The size of data is that of its JSON."""
     if part.raw is not None:
         return len(part.raw)
     text = part.text if part.text is not None else part.url

@@ -4,8 +4,7 @@ A turn that runs again begins with these calls. A call of an idempotent tool (`T
 applies:
 
 - ``error``: the model receives an error as the result.
-- ``ask``: the caller is asked for an approval to run the call again. If the call cannot be approved, for example because its
-  tool no longer exists, the result is an error.
+- ``ask``: the caller is asked for an approval to run the call again. If the call cannot be approved, the result is an error.
 - ``fail``: the task fails.
 """
 
@@ -69,7 +68,7 @@ def first_calls(
 def _running_calls(
     turn: Turn, calls: Sequence[ContentPartToolCall], request_of: RequestOf
 ) -> Sequence[tuple[ContentPartToolCall, str]]:
-    """Return the calls without approval that were running at a crash, each with an empty digest."""
+    """Return the calls that need no approval and were running at a crash, each with an empty digest."""
     if not turn.resumed:
         return ()
     return [

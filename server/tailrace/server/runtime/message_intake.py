@@ -70,11 +70,6 @@ class MessageIntake:
     """Accepts messages (see `Engine.start`).
 
     Args:
-        access: Creates subscriptions to tasks.
-        store: The store.
-        tasks: The tasks in memory.
-        preparation: Prepares the turns.
-        turns: Runs the turns.
         agents: The agents of the server, which check messages.
         push: Delivers notifications to webhooks; None if they are disabled.
         task_quota: Limits the number of running tasks; None for no limit.
@@ -233,7 +228,6 @@ class MessageIntake:
     async def _webhooks(
         self, active: ActiveTask, request: SendMessageRequest, context: CallContext
     ) -> list[PushConfig]:
-        """Return the webhooks of the caller and of the operator for a request."""
         if self._push is None:
             return []
         task_id, owner, after = active.record.id, active.owner, active.record.number
@@ -271,7 +265,7 @@ class MessageIntake:
                 cost, _follow_up_of, task, addressed, answered, context.may_approve
             )
             if record.status is task.status and len(record.history) == len(task.history):
-                break  # the task has not changed
+                break
         permit = self._admit(active)
         message = record.receive(named_message)
         number = sum(each.role is Role.USER for each in record.history)

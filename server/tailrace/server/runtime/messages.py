@@ -107,7 +107,7 @@ def rounds_since_caller(messages: Sequence[Message]) -> int:
 
 
 def result_call_ids(message: Message) -> Sequence[str]:
-    """Return the call ids of the tool results in a message, in order."""
+    """Return the call ids of the tool results in a message."""
     return [result.id for result in to_common_message(message).tool_results]
 
 
@@ -190,7 +190,7 @@ def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]
 
 
 def tool_results(items: Iterable[object]) -> list[ArtifactUpdate]:
-    """Return the updates of a handler that contain results of the agent's tools."""
+    """Return the updates of a handler with results of the agent's tools."""
     return [item for item in items if isinstance(item, ArtifactUpdate) and _has_results(item.artifact)]
 
 
@@ -199,7 +199,7 @@ def _has_results(artifact: Artifact) -> bool:
 
 
 def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
-    """Return the ids of the tool calls in the agent's last message, or of the calls about which the caller's has decisions."""
+    """Return the ids of the calls in the agent's last message, or of the calls that the caller's last message decides."""
     if not messages or messages[-1].role is not Role.AGENT:
         return decided_ids(messages[-1]) if messages else frozenset()
     return frozenset(call.id for call in to_common_message(messages[-1]).tool_calls)
@@ -221,9 +221,9 @@ def messages_from_artifacts(
         if fields.get("choice"):
             continue  # only the first choice belongs to the conversation
         if fields.get("channel") == "output":
-            continue  # this data repeats the text
+            continue  # repeats the text
         if fields.get("channel") in ("tool_call", "tool_result"):
-            continue  # the call belongs to an interrupted round, which is not resumed
+            continue  # of an interrupted round, which is not resumed
         if after_round and fields.get("round", 1) <= after_round:
             continue
         for part in artifact.parts:
@@ -249,8 +249,8 @@ def history_of(
 ) -> list[Message]:
     """Return the messages of a conversation for a turn.
 
-    In the store, the messages of parallel turns are interleaved. This function returns them turn by turn, in the order in which
-    the turns began. It omits unfinished turns of other tasks.
+    In the store, the messages of parallel turns are interleaved. This function returns them turn by turn, and omits unfinished
+    turns of other tasks.
 
     Args:
         messages: The messages in the order in which they were stored.
@@ -270,7 +270,7 @@ def history_of(
 
 
 def continues_turn(message: Message) -> bool:
-    """Return whether a caller's message has tool results or decisions, and therefore belongs to the preceding turn."""
+    """Return whether a caller's message has tool results or decisions. Such a message belongs to the preceding turn."""
     return bool(to_common_message(message).tool_results or decided_ids(message))
 
 

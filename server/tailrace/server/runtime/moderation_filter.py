@@ -114,8 +114,7 @@ class _Window:
     """A window of a text.
 
     Attributes:
-        text: The text of the window.
-        checked: The text that is sent: the text before this window, and this window.
+        checked: The text to send: the text before this window, and this window.
         verdict: True if the window is flagged, or an error.
         ended: Set when the verdict or the error has arrived.
     """
@@ -216,7 +215,7 @@ class _ModerationStream(BackgroundStream):
     async def _next(self) -> str:
         """Wait for the verdict of the oldest window, and return the text that may be published."""
         window = self._windows[0]
-        if self._group is None:  # without `run`
+        if self._group is None:  # `run` is not called for complete texts
             async with anyio.create_task_group() as group:
                 self._check(group)
         await window.ended.wait()

@@ -48,12 +48,7 @@ class Observer:
         return None
 
     def turn(self, active: ActiveTask, external_context_id: str = "") -> TurnWatch:
-        """Return an observer of the turn that begins for the oldest waiting message of a task.
-
-        Args:
-            active: The task.
-            external_context_id: The id of the conversation in other systems (see `Turn`).
-        """
+        """Return an observer of the turn that begins for the oldest waiting message of a task."""
         return TurnWatch()
 
     def commit_failed(self) -> None:

@@ -73,7 +73,6 @@ class Operations:
     """Executes the operations of A2A for a caller.
 
     Args:
-        engine: Runs the tasks.
         push: Delivers push notifications; None if the server does not support them.
         capabilities: The agent's capabilities and requirements; None for the defaults of `Capabilities`.
         extended_card: Returns the extended card of a caller; None if the agent has no extended card.
@@ -83,11 +82,6 @@ class Operations:
         approvers: Returns whether a caller may approve tool calls of its tasks.
         observer: Notified when a stream begins.
         streams: The open SSE streams of the server; None for a new registry.
-
-    Attributes:
-        limits: The limits on streams, tasks and messages.
-        capabilities: The agent's capabilities and requirements.
-        streams: The open SSE streams.
     """
 
     def __init__(
@@ -230,12 +224,7 @@ class Operations:
         return EventStream(reader, permit=Permit.none())
 
     async def snapshot(self, task_id: str, caller: Caller) -> Task:
-        """Return a task (see `Engine.snapshot`).
-
-        Raises:
-            TaskNotFoundError: The caller has no such task.
-            StoreError: The store cannot be read.
-        """
+        """Return a task (see `Engine.snapshot`)."""
         return await self._engine.snapshot(task_id, caller.owner)
 
     def direct_call(self, caller: Caller, model: Model) -> AbstractAsyncContextManager[DirectCall]:
@@ -243,23 +232,13 @@ class Operations:
         return self._engine.direct_call(caller.owner, model, caller.receiver)
 
     async def delete_task(self, task_id: str, caller: Caller) -> None:
-        """Delete a task (see `Engine.delete_task`).
-
-        Raises:
-            TaskNotFoundError: The caller has no such task.
-            StoreError: The store is not available.
-        """
+        """Delete a task (see `Engine.delete_task`)."""
         await self._engine.delete_task(task_id, caller.owner)
 
     async def put_unlisted_task(
         self, task: Task, caller: Caller, name: str, *, may_create: bool = True
     ) -> bool:
-        """Persist a task without turns (see `ConversationEdits.put_unlisted_task`).
-
-        Raises:
-            A2AError: An input filter blocks the metadata of the task.
-            StoreError: The store is not available.
-        """
+        """Persist a task without turns (see `ConversationEdits.put_unlisted_task`)."""
         agent = caller.receiver
         return await self._engine.edits.put_unlisted_task(
             task, caller.owner, name, may_create=may_create, agent=agent
@@ -279,19 +258,11 @@ class Operations:
     async def replace_message(
         self, context_id: str, current: Message, message: Message | None, caller: Caller
     ) -> bool:
-        """Replace or delete a message of a conversation (see `ConversationEdits.replace_message`).
-
-        Raises:
-            StoreError: The store is not available.
-        """
+        """Replace or delete a message of a conversation (see `ConversationEdits.replace_message`)."""
         return await self._engine.edits.replace_message(context_id, current, message, caller.owner)
 
     async def delete_conversation(self, context_id: str, caller: Caller) -> None:
-        """Delete a conversation (see `Engine.delete_conversation`).
-
-        Raises:
-            StoreError: The store is not available.
-        """
+        """Delete a conversation (see `Engine.delete_conversation`)."""
         await self._engine.delete_conversation(context_id, caller.owner)
 
     async def has_ended_at(self, task_id: str, caller: Caller, number: int) -> bool:
@@ -351,19 +322,11 @@ class Operations:
     async def conversation(
         self, context_id: str, caller: Caller, limit: int = MAX_CONVERSATION
     ) -> list[Message]:
-        """Return the newest messages of a conversation, oldest first; an empty list for an unknown conversation.
-
-        Raises:
-            StoreError: The store cannot be read.
-        """
+        """Return the newest messages of a conversation, oldest first; an empty list for an unknown conversation."""
         return await self._engine.conversation(context_id, caller.owner, limit)
 
     async def accepted_messages(self, context_id: str, caller: Caller, limit: int) -> AcceptedMessages:
-        """Return the messages of a conversation (see `Engine.accepted_messages`).
-
-        Raises:
-            StoreError: The store cannot be read.
-        """
+        """Return the messages of a conversation (see `Engine.accepted_messages`)."""
         return await self._engine.accepted_messages(context_id, caller.owner, limit)
 
     def assignment_lock(self, context_id: str, caller: Caller) -> AbstractAsyncContextManager[object]:
@@ -406,7 +369,6 @@ class Operations:
             return started
 
     async def _context_of(self, message: Message, caller: Caller) -> str:
-        """Return the id of the conversation that a message continues; empty for a new conversation."""
         if message.context_id or not message.task_id:
             return message.context_id
         try:

@@ -89,7 +89,7 @@ class PiiFilter(StreamFilter):
         return _PiiStream(self)
 
     def size(self, text: str) -> int:
-        """Return the number of characters that must arrive before the first part can be published; 0 if unknown."""
+        """Return the length at which the first part of a text can be published; 0 if unknown."""
         end = self._end(text)
         return end + self._overlap if end else 0
 
@@ -146,7 +146,6 @@ class PiiFilter(StreamFilter):
         return text.rfind(" ", limit // 2, limit) + 1 or limit
 
     def _spans(self, text: str) -> list[_Span]:
-        """Return the occurrences in a text, sorted and merged."""
         results = self._analyzer.analyze(
             text, self._language, entities=self._entities, score_threshold=self._threshold
         )
@@ -199,7 +198,7 @@ class _PiiStream(FilterStream):
 def _create_analyzer(language: str) -> "AnalyzerEngine":
     """Create an analyzer with the recognizers of Presidio that need neither a language model nor the network."""
     try:
-        import tldextract  # a dependency of Presidio
+        import tldextract
         from presidio_analyzer import AnalyzerEngine
         from presidio_analyzer.nlp_engine import NoOpNlpEngine
         from presidio_analyzer.predefined_recognizers import EmailRecognizer

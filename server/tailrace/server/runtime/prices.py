@@ -57,13 +57,7 @@ class PriceTable:
         return (cost or 0) // 1_000_000
 
     def cost(self, record: UsageRecord, usage: Usage, details: UsageDetails) -> int | None:
-        """Return the cost of an attempt in 1e-9 US dollars; None if the price is unknown.
-
-        Args:
-            record: A record with the provider, the requested model and the reported model.
-            usage: The tokens.
-            details: The numbers of cached and reasoning tokens.
-        """
+        """Return the cost of an attempt in 1e-9 US dollars; None if the price is unknown."""
         price = self._prices.get(f"{record.provider}:{record.model}")
         if price is not None:
             cached_price = price.input if price.cached is None else price.cached
@@ -87,7 +81,7 @@ def _rounded(cost: Decimal) -> int | None:
 
 def _load_package() -> _Calculate | None:
     try:
-        import genai_prices  # an optional dependency
+        import genai_prices
     except ImportError:
         return None
 

@@ -41,11 +41,6 @@ class InterruptedTasks:
     """Recovers interrupted tasks when the engine starts.
 
     Args:
-        store: The store with the tasks.
-        agents: The agents of the server.
-        tasks: The tasks of this process.
-        turns: Runs and ends turns.
-        ledger: Records the interrupted attempts.
         rerun: True to run interrupted turns again; False to fail their tasks.
     """
 
@@ -123,7 +118,6 @@ class InterruptedTasks:
             raise
 
     def _discard_soon(self, active: ActiveTask) -> None:
-        """Cancel the response of a task that fails, if it still runs at a provider or remote agent."""
         if not (active.waiting and active.waiting[0].in_history) or self._turns.group is None:
             return
         interrupted, _ = interrupted_response(active.record, active.waiting[0].number, active.recorded_rounds)
@@ -169,7 +163,6 @@ class InterruptedTasks:
         active.unanswered_calls = frozenset(result.id for result in results)
 
     async def _messages(self, active: ActiveTask) -> list[Message]:
-        """Return the messages of a task in its conversation."""
         messages = await self._store.load_task_messages(active.record.id, active.owner)
         return [message for message in messages if message.task_id == active.record.id]
 
@@ -233,7 +226,6 @@ def _restarts_of_turn(active: ActiveTask) -> int:
 
 
 def _is_suspended(active: ActiveTask) -> bool:
-    """Return whether a stopping server suspended the turn of a task."""
     return active.record.extension_metadata.get("suspended") is True
 
 

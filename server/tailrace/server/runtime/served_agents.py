@@ -50,7 +50,6 @@ class ServedAgent:
     """An agent of a server.
 
     Attributes:
-        handler: Runs the turns.
         name: The name in messages; empty if the server has only one agent.
         filters: Filters for the updates of the handler, in the order in which they are applied.
         input_filters: Filters for callers' messages. A message is refused if a filter would change or block a part of it.
@@ -77,11 +76,9 @@ class ServedAgent:
 
 @dataclass(eq=False)
 class _AgentLease:
-    """An agent, and the number of turns that use it.
+    """An agent, and its running turns.
 
     Attributes:
-        agent: The agent.
-        turns: The number of running turns.
         is_replaced: True if no further turns begin.
         holds_resources: True while the resources of the agent are available.
         unused: Set when the resources of the agent can be released.
@@ -135,9 +132,6 @@ class _AgentLease:
 
 class ServedAgents:
     """The agents of a server, by name.
-
-    Args:
-        agents: The agents.
 
     Attributes:
         release_deadline: Time on the clock of `anyio.current_time` at which `running` stops waiting for the release of resources.

@@ -40,9 +40,6 @@ class FilterStream(ABC):
 
         The filtered text must not depend on how the input is divided into calls.
 
-        Args:
-            text: The next part of the text.
-
         Raises:
             BlockedError: The turn must end. Text that is held back is discarded.
         """

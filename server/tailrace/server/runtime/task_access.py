@@ -21,8 +21,6 @@ class TaskAccess:
     The argument ``owner`` is the caller. For tasks of other callers, the methods raise `TaskNotFoundError`.
 
     Args:
-        store: The store.
-        tasks: The tasks in memory.
         max_lag: The number of events by which a subscriber may lag before it receives a snapshot.
     """
 

@@ -48,7 +48,6 @@ class TaskRegistry:
     """Finds tasks for their owners, loads tasks from the store, and reads their events.
 
     Args:
-        store: The store.
         end_task: Ends a task that is running according to the store, although its turn has ended: the last status could not be
             stored.
         remote_tasks: Access to tasks of other processes; None for a single process.

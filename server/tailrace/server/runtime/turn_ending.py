@@ -31,10 +31,6 @@ def failed_because(reason: str) -> StatusUpdate:
 def ending_after(error: BaseException, task_id: str) -> StatusUpdate:
     """Return the last status of a turn whose handler raised an error. Log an unexpected error.
 
-    Args:
-        error: The error.
-        task_id: The task of the turn.
-
     Raises:
         BaseException: The handler did not cause the error, for example because the engine is cancelled.
     """

@@ -37,10 +37,7 @@ class TurnPreparation:
     """Prepares the turns of tasks for their handlers.
 
     Args:
-        agents: The agents.
-        store: The store with the conversations.
         load_earlier: Waits for the end of a turn and returns the first messages of a branch; see `WaitingTurns.earlier_messages`.
-        external_ids: Derives the ids of turns for other systems.
         max_history: Maximum number of messages of a conversation that a turn receives.
         max_wait: Maximum time in seconds that a turn waits for other turns of the conversation.
         parallel: True to run tasks of a conversation in parallel, unless the caller requests otherwise.
@@ -81,10 +78,6 @@ class TurnPreparation:
         """Wait for earlier turns of the conversation, and acquire its lock.
 
         If the next turn begins a branch, also wait for the followed turn, and load the earlier messages.
-
-        Args:
-            active: The task.
-            conversation: The lock of the conversation.
 
         Raises:
             RateLimitError: The earlier turns did not end in time.
@@ -175,7 +168,7 @@ def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:
 
 
 def _followed_turn(waiting: PendingMessage) -> TurnReference | None:
-    """Return the turn that a branch follows, if the message begins the branch; otherwise None."""
+    """Return the turn that the branch of this message follows, or None."""
     return None if waiting.in_history or waiting.number > 1 else reference_of(waiting.message)
 
 
@@ -187,15 +180,9 @@ def _common_history(messages: Sequence[Message]) -> History:
 
 
 async def _persisted(active: ActiveTask) -> None:
-    """Wait until all events of a task are stored.
-
-    Raises:
-        StoreError: The events cannot be stored.
-    """
     if not await active.log.reach(active.record.number) or active.error is not None:
         raise StoreError("the events of the task cannot be persisted")
 
 
 def _messages_since_caller(messages: Sequence[Message]) -> int:
-    """Return the number of messages after the last message of the caller."""
     return next((count for count, message in enumerate(reversed(messages)) if is_callers(message)), 0)

@@ -63,19 +63,14 @@ class TurnRunner:
     """Runs turns with handlers, and applies the updates of the handlers to the tasks.
 
     Args:
-        agents: The agents.
-        preparation: Prepares the turns.
-        writer: Stores the events.
         fail: Called with a task whose events cannot be stored.
         conversations: Returns the lock of a task's conversation. A turn holds the lock so that no other turn of the conversation
             runs.
         status_persisted: Called with the id and the new webhooks of a task when a change of its status is stored; None for no
             call.
         is_written_here: Returns whether a task still belongs to this process; None if there is only one process.
-        ledger: Records model calls.
         max_seconds: Maximum duration of a turn in seconds. The time in which the turn waits for other turns does not count.
         max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
-        observer: Receives a notification of each turn.
 
     Attributes:
         group: The task group in which turns run; None while the engine is not running.
@@ -192,7 +187,7 @@ class TurnRunner:
 
     @asynccontextmanager
     async def _turn(self, active: ActiveTask, reply: DirectReply | None) -> AsyncGenerator["_Turn"]:
-        """Run the block as a turn, and store the last status of the turn.
+        """Run the block as a turn, and store its last status.
 
         A handler must enter and exit a cancel scope in the same asyncio task, so all of the turn runs in one asyncio task.
         """
@@ -242,7 +237,6 @@ class TurnRunner:
                 self.end_log(active)
 
     async def _updates(self, active: ActiveTask, running: "_Turn") -> AsyncGenerator[Sequence[Item]]:
-        """Begin the turn for the oldest waiting message, after earlier turns. Return the updates of its handler."""
         await self._preparation.wait(active, running.conversation)
         active.scope.deadline = anyio.current_time() + self._max_seconds
         running.number = active.waiting[0].number
@@ -255,7 +249,6 @@ class TurnRunner:
         return filtered(batches, filters, self.group, active.record) if filters else batches
 
     async def _encoded(self, active: ActiveTask, items: Sequence[Item]) -> Sequence[Item]:
-        """Return a batch of updates. Large updates are encoded as JSON in a thread."""
         ids = active.record.id, active.record.context_id
         return [await encoded_if_large(item, *ids, self._max_event) for item in items]
 
@@ -284,7 +277,7 @@ class TurnRunner:
         if not active.record.number:
             self.begin(active)
         if active.waiting and (ending.state is TaskState.COMPLETED or ending.state.interrupted):
-            # Another message of the caller waits, so the task continues with that message.
+            # The task continues with the waiting message.
             ending = msgspec.structs.replace(ending, state=TaskState.WORKING)
         try:
             self.end(active, ending)
@@ -306,7 +299,7 @@ class TurnRunner:
         events: list[Event] = []
         try:
             for item in items:
-                if isinstance(item, TextDelta):  # the most frequent type
+                if isinstance(item, TextDelta):
                     if len(item.text) > self._max_text:
                         check_bytes(utf8_size(item.text), self._max_event)
                     events.append(record.append_text(item))
@@ -474,7 +467,6 @@ class _Turn:
 
 
 def _changes_nothing(record: TaskRecord, item: Update) -> bool:
-    """Return whether an update only repeats the current status."""
     return (
         isinstance(item, StatusUpdate)
         and item.state is record.state
@@ -484,4 +476,4 @@ def _changes_nothing(record: TaskRecord, item: Update) -> bool:
 
 
 def _ignore(_events: Sequence[Event]) -> None:
-    """Do nothing: a write without events publishes nothing."""
+    """Do nothing."""

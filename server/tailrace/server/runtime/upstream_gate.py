@@ -59,9 +59,6 @@ class UpstreamGate:
     def check(self, owner: str) -> None:
         """Check that a call to the provider would not be rejected. Called before a task is created.
 
-        Args:
-            owner: The owner of the task.
-
         Raises:
             OverloadedError: Too many calls wait.
             RateLimitError: Too many calls of the caller wait.
@@ -97,9 +94,6 @@ class UpstreamGate:
         """Wait until a call to the provider may begin. When it ends, `leave` must be called once.
 
         The wait can be cancelled.
-
-        Args:
-            owner: The owner of the task that makes the call.
 
         Raises:
             OverloadedError: Too many calls wait.
@@ -141,7 +135,6 @@ class UpstreamGate:
         self._by_caller[caller] = self._by_caller.get(caller, 0) + 1
 
     def _next_caller(self) -> str | None:
-        """Return the first caller whose waiting call can begin, or None."""
         return next(filter(self._has_room, self._queues), None)
 
     async def _wait(self, caller: str) -> None:
@@ -168,12 +161,7 @@ class UpstreamGate:
 
 
 class GatedModel(Model):
-    """A model whose calls wait for an `UpstreamGate`.
-
-    Args:
-        model: The wrapped model. It is closed together with this object.
-        gate: The gate.
-    """
+    """A model whose calls wait for an `UpstreamGate`. The model is closed together with this object."""
 
     def __init__(self, model: Model, gate: UpstreamGate) -> None:
         self.provider = model.provider

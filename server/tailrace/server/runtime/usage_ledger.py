@@ -53,9 +53,6 @@ class UsageLedger:
         prices: Calculates the costs; None if the costs are unknown.
         recorded: Called with each record.
         budgets: The budgets of callers; None for no budgets.
-
-    Attributes:
-        budgets: The budgets of callers; None for no budgets.
     """
 
     def __init__(
@@ -209,13 +206,7 @@ class DirectCall:
 
 
 class TurnUsage(RunObserver):
-    """Records the attempts of one turn, and forwards all method calls to another observer.
-
-    Args:
-        ledger: Creates the records.
-        active: The task.
-        inner: The other observer.
-    """
+    """Records the attempts of one turn, and forwards all method calls to another observer."""
 
     def __init__(self, ledger: UsageLedger, active: ActiveTask, inner: RunObserver) -> None:
         self._ledger = ledger
@@ -244,7 +235,7 @@ class TurnUsage(RunObserver):
             if self._ledger.budgets is not None:
                 self._ledger.budgets.refund(last)
         if route is not Route.ATTACH and active is not None and active.attached_attempt is not None:
-            # The rest could not be received, and the response is requested again.
+            # The response is requested again.
             active.usage += (active.attached_attempt,)
             if self._ledger.budgets is not None:
                 self._ledger.budgets.record(active.attached_attempt)
@@ -270,7 +261,7 @@ class TurnUsage(RunObserver):
             return
         self._attempts += 1
         if chunks:
-            self._active.attached_attempt = None  # the rest of the response was received
+            self._active.attached_attempt = None
         active, key = self._active, (self._turn, self._attempts)
         record = self._ledger.record(
             active.owner, key, (provider, model), state, started, usage, reported_model, chunks, self._agent

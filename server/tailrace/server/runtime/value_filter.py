@@ -113,7 +113,6 @@ class ValueFilter:
         return passed
 
     async def _entry(self, entry: Any) -> Any:
-        """Filter a tool call, a result or an approval request."""
         if not isinstance(entry, dict):
             return await self.value(entry)
         members = cast("dict[str, Any]", entry)
@@ -186,7 +185,6 @@ def _unescaped(text: str) -> str:
 
 
 def _unescaped_members(value: Any) -> Any:
-    """Decode all members that are JSON texts."""
     if isinstance(value, list):
         return [_unescaped_members(each) for each in cast("list[Any]", value)]
     if isinstance(value, dict):

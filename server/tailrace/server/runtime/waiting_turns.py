@@ -48,13 +48,7 @@ class AcceptedMessages(NamedTuple):
 
 
 class WaitingTurns:
-    """Finds the turns of a caller that have not begun.
-
-    Args:
-        access: Reads tasks and conversations.
-        store: The store of tasks.
-        tasks: The tasks in memory.
-    """
+    """Finds the turns of a caller that have not begun."""
 
     def __init__(self, access: TaskAccess, store: Store, tasks: TaskRegistry) -> None:
         self._access = access

@@ -68,7 +68,7 @@ class _WordStream(FilterStream):
         words = self._words
         folded, positions = _folded(text)
         cut = len(folded) if is_end else self._beginning(folded)
-        spans: list[tuple[int, int]] = []  # of `folded`; overlapping words are merged
+        spans: list[tuple[int, int]] = []
         for last, size in words.automaton.iter(folded):
             start = last + 1 - size
             while spans and spans[-1][1] > start:
@@ -92,7 +92,6 @@ class _WordStream(FilterStream):
         return "".join(passed)
 
     def _beginning(self, folded: str) -> int:
-        """Return the start of the longest suffix of the text that may be the beginning of a word."""
         automaton = self._words.automaton
         for start in range(max(0, len(folded) - self._words.longest + 1), len(folded)):
             if automaton.match(folded[start:]):
@@ -120,7 +119,7 @@ class RegexFilter(StreamFilter):
             raise ConfigurationError(
                 f"max_match of a filter must be from 1 to {MAX_BUFFERED - 1}, not {max_match}"
             )
-        library = cast("Any", re2)  # has no types
+        library = cast("Any", re2)
         options = library.Options()
         options.log_errors = False
         try:
@@ -199,7 +198,7 @@ def read_filters(path: Path) -> tuple[StreamFilter, ...]:
 
 
 def _folded(text: str) -> tuple[str, Any]:
-    """Return the text without case and composed characters, and the position in ``text`` of each of its characters."""
+    """Return the text in lower case without composed characters, and the position of each of its characters in ``text``."""
     if text.isascii():
         return text.lower(), range(len(text))
     folded: list[str] = []

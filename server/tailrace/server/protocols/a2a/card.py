@@ -149,12 +149,8 @@ class CardEndpoint:
     format of 1.0 therefore replaces ``both``.
 
     Args:
-        settings: Settings for the content of the card.
-        schemes: See `build_card`.
         origin_guard: Returns the host of the URLs if ``settings.public_url`` is not set.
         grpc_port: Returns the port of the gRPC server; None if it is not running.
-        capabilities: See `build_card`.
-        has_extended: See `build_card`.
         signers: Sign cards in the format of 1.0. Version 0.3 does not define the signed content.
     """
 

@@ -127,9 +127,6 @@ def sign_card(card: AgentCard, signers: Iterable[CardSigner]) -> AgentCard:
 def canonical_forms(card: Mapping[str, Any]) -> list[bytes]:
     """Return the canonical form of a card according to the specification, and that of the SDK if it differs.
 
-    Args:
-        card: The JSON of the card in A2A 1.0.
-
     Raises:
         ConfigurationError: The card has no canonical form.
     """

@@ -74,14 +74,9 @@ class GrpcBinding:
     """Handles the calls of one protocol version.
 
     Args:
-        operations: Executes the operations.
-        settings: Limits and intervals.
-        authenticator: Authenticates callers.
-        version: The version of the protocol.
         origin_guard: Checks the address and the origin of each call.
         public_card: Returns the public card, with which GetExtendedAgentCard responds if there is no extended card. None for an
             error in this case.
-        observer: Observes the calls.
     """
 
     def __init__(
@@ -203,12 +198,6 @@ class GrpcBinding:
         body: bytes,
         context: _Context,
     ) -> tuple[A2AModel, Caller]:
-        """Authenticate the caller, then parse the request.
-
-        Raises:
-            AuthError: The authentication failed, or the origin guard rejects the call.
-            A2AError: The version is not supported, the request is invalid, or the credentials cannot be verified at present.
-        """
         metadata = _metadata(context)
         observe_call(self._observer, metadata)
         try:
@@ -276,13 +265,6 @@ def _written(version: GrpcVersion, operation: Operation, result: A2AModel | None
 
 class GrpcServer:
     """Server for the gRPC binding on a separate port, with the engine of the HTTP server.
-
-    Args:
-        operations: See `GrpcBinding`.
-        settings: See `GrpcBinding`. Includes ``host``, ``grpc_port`` and ``grpc_tls``.
-        authenticator: See `GrpcBinding`.
-        observer: See `GrpcBinding`.
-        origin_guard: See `GrpcBinding`.
 
     Raises:
         ConfigurationError: The certificate or its key is not valid.

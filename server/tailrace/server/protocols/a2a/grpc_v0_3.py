@@ -68,7 +68,7 @@ class Grpc03(GrpcVersion):
         return Grpc03(self._dialect.for_client(user_agent))
 
     def read_request(self, operation: Operation, message: ProtoMessage) -> A2AModel:
-        """Decode a request. Its resource names are converted to the ids of HTTP+JSON."""
+        """Decode a request. Its resource names are converted to ids."""
         fields = to_json(message)
         if operation in (Operation.GET_TASK, Operation.CANCEL_TASK, Operation.SUBSCRIBE_TO_TASK):
             fields |= {"id": _task_id(fields.pop("name", ""), "name")}
@@ -105,7 +105,6 @@ class Grpc03(GrpcVersion):
 
 
 def _task_id(name: str, field: str) -> str:
-    """Return the id in ``tasks/ID``."""
     task_id = name.removeprefix(_TASKS)
     if not name.startswith(_TASKS) or not task_id:
         raise _misnamed(field, "tasks/ID")
@@ -113,7 +112,6 @@ def _task_id(name: str, field: str) -> str:
 
 
 def _config_ids(name: str) -> Fields:
-    """Return the ids in ``tasks/ID/pushNotificationConfigs/ID`` as members of HTTP+JSON."""
     task, parted, config_id = name.rpartition(f"{_CONFIGS}/")
     if not parted or not config_id or not task.removeprefix(_TASKS):
         raise _misnamed("name", f"tasks/ID{_CONFIGS}/ID")

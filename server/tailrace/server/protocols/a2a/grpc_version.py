@@ -26,8 +26,6 @@ class GrpcVersion(ABC):
     Attributes:
         version: Major and minor version, as in ``a2a-version``.
         accepts: Accepted values of ``a2a-version``, which may also be missing.
-        descriptor: The descriptor of the service.
-        operations: The operations by method name.
         subscribes_to_ended_tasks: See `Dialect`.
     """
 
@@ -76,12 +74,7 @@ def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_p
     """Convert an error to ``google.rpc.Status``, with an ErrorInfo and, if applicable, a BadRequest or a RetryInfo.
 
     Because the size of metadata is limited, long texts are shortened, and field violations beyond `_MAX_VIOLATIONS` bytes are
-    omitted.
-
-    Args:
-        error: The error.
-        name: Name of the status code; empty for the status of the error.
-        message: Message of the status; empty for the message of the error.
+    omitted. ``name`` and ``message`` replace the status code and the message of the error.
     """
     info, *rest = error.details()
     metadata = {

@@ -47,9 +47,7 @@ class Route:
     """A route of an operation.
 
     Attributes:
-        method: The HTTP method.
         path: The path. Names in braces are members of the request.
-        operation: The operation.
         for_event_source: True for EventSource in browsers, which reconnects when a stream ends. If the request activates the
             extension, the last event of the stream has the type ``end``, so that the page can close the EventSource. Other
             clients may treat this event as an event of the task, so it is not sent without the extension. An EventSource that
@@ -68,7 +66,6 @@ class Version:
 
     Attributes:
         dialect: Decodes requests, and encodes results and events.
-        routes: Routes of the version.
         prefixes: Each route exists with each of these prefixes.
         write_problem: Encodes the body of an error response.
     """
@@ -115,14 +112,7 @@ _CREDENTIALS = "Authorization, X-API-Key, Cookie, A2A-Version"
 
 
 class HttpJsonBinding:
-    """Handles the requests to the routes of one version.
-
-    Args:
-        operations: Executes the operations.
-        settings: Limits and intervals.
-        authenticator: Authenticates callers.
-        version: The version of the protocol.
-    """
+    """Handles the requests to the routes of one version."""
 
     def __init__(
         self, operations: Operations, settings: Settings, authenticator: Authenticator, version: Version
@@ -209,7 +199,6 @@ class HttpJsonBinding:
             )
 
     async def _fields(self, request: Request) -> tuple[int, dict[str, Any]]:
-        """Return the cost and the members of a request."""
         if request.method not in METHODS_WITH_BODY:
             query = request.query_params
             fields = {name: _query_value(name, query[name]) for name in query if name not in _NOT_FIELDS}
@@ -218,7 +207,6 @@ class HttpJsonBinding:
         return body.cost, body.members | request.path_params
 
     def _write_failure(self, error: StoreError) -> bytes:
-        """Encode the error that ends a stream."""
         return self._version.write_problem(Problem.of(error))
 
     def _error_response(self, problem: Problem) -> Response:
@@ -227,7 +215,6 @@ class HttpJsonBinding:
 
 
 def _query_value(name: str, value: str) -> object:
-    """Convert a query parameter to the type of its member. The validation rejects invalid values."""
     if name in _NUMBERS and _NUMBER.fullmatch(value):
         return int(value)
     if name in _FLAGS and value.lower() in ("true", "false"):

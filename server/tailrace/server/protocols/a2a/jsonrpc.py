@@ -56,9 +56,6 @@ class JsonRpcBinding:
     """Handles JSON-RPC requests.
 
     Args:
-        operations: Executes the operations.
-        settings: Limits and intervals.
-        authenticator: Identifies the caller.
         dialects: The supported versions. If several versions have a method, the first one is the default.
     """
 
@@ -156,7 +153,6 @@ class JsonRpcBinding:
         return Response(answer, media_type="application/json", headers=headers)
 
     def _find_dialects(self, envelope: Mapping[str, Any], request: Request) -> tuple[list[Dialect], str]:
-        """Return the dialects that match the requested method and version, and the name of the method."""
         name = envelope.get("method")
         if envelope.get("jsonrpc") != "2.0":
             raise InvalidRequestError('"jsonrpc" must be "2.0"')
@@ -209,7 +205,6 @@ def _request_id(envelope: Mapping[str, Any]) -> JsonRpcId:
 
 
 def _head(request_id: JsonRpcId) -> bytes:
-    """Return a JSON-RPC response up to the result."""
     return b'{"jsonrpc":"2.0","id":' + encode_ascii(request_id) + b',"result":'
 
 
@@ -218,5 +213,4 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 
 
 def _write_failure(dialect: Dialect, request_id: JsonRpcId, error: StoreError) -> bytes:
-    """Encode the last response of a stream that ends because the store cannot be read."""
     return _encode({"id": request_id, "error": dialect.write_error(as_a2a_error(error))})

@@ -18,10 +18,6 @@ def to_stream_response(event: Event, *, numbered: bool = True) -> a2a_pb2.Stream
 
     gRPC has no ``id`` field like SSE, so the metadata of the stream extension contains the number of an update.
 
-    Args:
-        event: An event of a task's log.
-        numbered: False to omit the number.
-
     Raises:
         InternalError: See `tailrace.server.protocols.a2a.sdk_types.to_sdk`.
     """

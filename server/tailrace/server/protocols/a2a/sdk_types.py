@@ -35,10 +35,6 @@ _Setter = Callable[[Any, Any], object]
 def to_sdk(model: A2AModel, kind: type[P]) -> P:
     """Convert an object of tailrace to an object of the SDK.
 
-    Args:
-        model: Any object, request or response.
-        kind: The class of the SDK with the same name.
-
     Raises:
         InternalError: Protobuf cannot represent the object: a JSON value is nested too deeply, or the security schemes or
             signatures of a card violate the protocol.
@@ -48,10 +44,6 @@ def to_sdk(model: A2AModel, kind: type[P]) -> P:
 
 def from_sdk(message: ProtoMessage, kind: type[M]) -> M:
     """Convert an object of the SDK to an object of tailrace, and validate it.
-
-    Args:
-        message: The object of the SDK.
-        kind: The class of tailrace with the same name.
 
     Raises:
         InvalidParamsError: A required member is missing, or a value is not valid.
@@ -93,7 +85,6 @@ def fill(message: P, fields: Mapping[str, Any]) -> P:
 
 @cache
 def _setters(kind: type[ProtoMessage]) -> Mapping[str, _Setter]:
-    """Return setters by JSON name."""
     return {field.json_name: _setter(field) for field in cast("Any", kind.DESCRIPTOR).fields}
 
 

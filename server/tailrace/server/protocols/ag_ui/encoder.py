@@ -39,9 +39,6 @@ class AgUiEncoder(UiEncoder):
     """Encodes a turn as the events of one AG-UI run.
 
     Args:
-        translator: Translates the events of the task.
-        thread_id: The client's id of the conversation.
-        run_id: The client's id of the run.
         messages: The earlier messages in the format of AG-UI, if the client joins the thread; otherwise None.
         has_outcome: Whether the client supports the outcomes of AG-UI 1.0. Clients of 0.x reject outcomes. They treat a run
             without an outcome as successful, and read the pending calls from the stream.
@@ -65,7 +62,7 @@ class AgUiEncoder(UiEncoder):
         self._used_ids: set[str] = set()
         self._message_ids: dict[str, str] = {}  # by the id of the text
         self._open_calls: list[str] = []
-        self._rewritten: set[str] = set()  # calls whose arguments were changed after they were sent
+        self._rewritten: set[str] = set()  # calls whose arguments changed after they were sent
         self._result: Fields = {}
 
     def error(self, error: OpenAIError) -> Fields:
@@ -176,7 +173,6 @@ class AgUiEncoder(UiEncoder):
 
 
 def _outcome(ended: ui_events.TurnEnded) -> Fields:
-    """Return the outcome of a run that did not fail."""
     if ended.error is not None:
         return {"type": "cancelled"}
     if ended.approvals:
@@ -207,7 +203,6 @@ def result_id(task_id: str, call_id: str) -> str:
 
 
 def _usage(ended: ui_events.TurnEnded) -> Fields:
-    """Return the member ``usage``; empty if the usage is unknown."""
     if ended.usage is None:
         return {}
     names = ("inputTokens", "outputTokens", "totalTokens")

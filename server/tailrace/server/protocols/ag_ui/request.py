@@ -83,7 +83,6 @@ class RunRequest:
 
     Attributes:
         thread_id: The id of the thread. AG-UI calls a conversation a thread.
-        run_id: The id of the run.
         has_outcome: Whether the client supports the outcomes of AG-UI 1.0.
         request: The parsed request. None if it has neither messages nor decisions, because the client joins the thread.
     """
@@ -96,9 +95,6 @@ class RunRequest:
 
 def read_run_request(body: Mapping[str, Any]) -> RunRequest:
     """Validate and convert a request for a run.
-
-    Args:
-        body: The JSON of the request.
 
     Raises:
         OpenAIError: The request is invalid or unsupported.
@@ -150,7 +146,6 @@ def _instructions(message: _Message) -> str:
 
 
 def _conversation(messages: Sequence[_Message]) -> Iterator[Message]:
-    """Yield the messages of the conversation, without instructions, reasoning and activities."""
     results: list[ContentPartToolResult] = []
     names: dict[str, str] = {}
     for at, message in enumerate(messages):

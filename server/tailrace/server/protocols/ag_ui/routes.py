@@ -19,13 +19,7 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 
 class AgUiEndpoint:
-    """Responds to AG-UI requests.
-
-    Args:
-        operations: Executes the operations of A2A.
-        settings: Limits and intervals.
-        authenticator: Identifies the caller.
-    """
+    """Responds to AG-UI requests."""
 
     def __init__(self, operations: Operations, settings: Settings, authenticator: Authenticator) -> None:
         self._endpoint = ChatEndpoint(operations, settings, authenticator)

@@ -55,12 +55,7 @@ def snapshot(stored: Iterable[A2AMessage]) -> list[Fields]:
 
 
 def finished_run(encoder: AgUiEncoder, task: Task | None) -> list[bytes]:
-    """Return the payloads of a run without a response.
-
-    Args:
-        encoder: An encoder with the snapshot of the conversation.
-        task: The newest task of the thread, or None.
-    """
+    """Return the payloads of a run without a response."""
     message = task.status.message if task is not None else None
     waits = task is not None and task.status.state is TaskState.INPUT_REQUIRED and message is not None
     calls = to_common_message(message).tool_calls if waits else ()

@@ -28,7 +28,6 @@ class UiMessageEncoder(UiEncoder):
     """Encodes a turn as the chunks of one UI message.
 
     Args:
-        translator: Translates the events of the task.
         message_id: The id of a message in the client's conversation that the response extends; empty for a new message.
     """
 
@@ -146,7 +145,6 @@ def _output(result: ui_events.CallResult) -> Fields:
 
 
 def _sources(ended: ui_events.TurnEnded) -> Iterator[Fields]:
-    """Yield a chunk for each URL in the citations."""
     urls: set[str] = set()
     for annotation in ended.annotations:
         for fields in _objects_in(annotation):

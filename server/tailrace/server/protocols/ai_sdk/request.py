@@ -64,9 +64,6 @@ def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
     ``messages`` is the complete conversation. ``message`` is an alternative that contains only the new message. If the last
     message is a response, the request contains results of tools or decisions about calls, or asks for another response.
 
-    Args:
-        body: The JSON of the request.
-
     Raises:
         OpenAIError: The request is invalid or unsupported.
     """

@@ -28,13 +28,7 @@ _HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 
 
 class AiSdkEndpoint:
-    """Responds to AI SDK requests.
-
-    Args:
-        operations: Executes the operations of A2A.
-        settings: Limits and intervals.
-        authenticator: Identifies the caller.
-    """
+    """Responds to AI SDK requests."""
 
     def __init__(self, operations: Operations, settings: Settings, authenticator: Authenticator) -> None:
         self._endpoint = ChatEndpoint(operations, settings, authenticator)
@@ -66,7 +60,6 @@ class AiSdkEndpoint:
         return await self._endpoint.stream(stream, UiMessageEncoder(turn), _HEADERS)
 
     async def _stop(self, request: Request) -> Response:
-        """Cancel the running response of a chat, if there is one."""
         task, caller = await self._running_task(request)
         if task is not None:
             try:
@@ -76,7 +69,6 @@ class AiSdkEndpoint:
         return Response(status_code=204)
 
     async def _messages(self, request: Request) -> Response:
-        """Return the messages of a chat, without a running response."""
         caller = await self._endpoint.authenticate(request)
         key = read_chat_id(request.path_params["chat_id"])
         task, stored = await self._endpoint.conversation(key, caller)

@@ -48,9 +48,6 @@ class _Snapshot:
 
     Args:
         ran_here: The ids of the calls that the client does not run (see `calls_run_here`), or that wait for an approval.
-
-    Attributes:
-        messages: The converted messages.
     """
 
     def __init__(self, ran_here: frozenset[str]) -> None:
@@ -151,7 +148,6 @@ class _Snapshot:
 
 
 def _content_part(part: object, state: Fields | None = None) -> Fields | None:
-    """Convert text, reasoning, a file or data. Return None for other parts."""
     match part:
         case ContentPartText(text=text):
             return {"type": "text", "text": text, **(state or {})}

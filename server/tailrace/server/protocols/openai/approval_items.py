@@ -71,12 +71,7 @@ def _request_fields(name: str, arguments: str) -> Fields:
 def decision_items(
     message: Message, calls: Mapping[str, ContentPartToolCall]
 ) -> Iterator[tuple[str, list[Fields]]]:
-    """Yield, for each decision in a message, the id of the call, and the items of the request and the decision.
-
-    Args:
-        message: A message of the conversation.
-        calls: The earlier calls of the conversation, by id.
-    """
+    """Yield, for each decision in a message, the id of the call, and the items of the request and the decision."""
     recorded, response_name = recorded_decisions(message), f"{message.task_id}_{recorded_turn(message)}"
     for response, decision in zip(approval_responses(message) if recorded else (), recorded, strict=True):
         request_id = f"{REQUEST_PREFIX}_{response_name}_{response.digest}"

@@ -36,8 +36,6 @@ class ChoiceEncoder(Encoder):
     """Encodes a turn as one choice of a completion. After the last choice, the stream ends with ``[DONE]``.
 
     Args:
-        translator: Translates the events of the task.
-        request: The request for this choice.
         previous: The encoder of the previous choice, which must have ended; None for the first choice.
 
     Attributes:
@@ -141,7 +139,6 @@ class ChoiceEncoder(Encoder):
 
 
 def _sum(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
-    """Return the sum of two usages, including their details."""
     both: Fields = {**one, **other}
     for name in one.keys() & other.keys():
         first, second = one[name], other[name]

@@ -49,8 +49,6 @@ _DELETED = "deletedItems"  # metadata of a message: the deleted items of the mes
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """The members of a conversation that cannot be derived from its messages."""
-
     created: int
     metadata: dict[str, str] = {}
 
@@ -64,10 +62,9 @@ class _Item(NamedTuple):
     """An item of a message.
 
     Attributes:
-        fields: The JSON of the item.
         message: The message that contains the item.
-        position: The index of the item among the current items of the message. Approval requests and decisions are not parts of the
-            message, and have the index -1.
+        position: The index of the item among the current items of the message. Approval requests and decisions are not parts of
+            the message, and have the index -1.
         original_position: As ``position``, but the deleted items also count.
         has_calls: True if the message contains tool calls.
         has_results: True if the message contains tool results.
@@ -82,11 +79,7 @@ class _Item(NamedTuple):
 
 
 class ConversationsRoutes:
-    """Creates, retrieves, updates and deletes conversations and their items.
-
-    Args:
-        endpoint: Authenticates and reads the requests.
-    """
+    """Creates, retrieves, updates and deletes conversations and their items."""
 
     def __init__(self, endpoint: ChatEndpoint) -> None:
         self._endpoint = endpoint
@@ -203,7 +196,6 @@ class ConversationsRoutes:
         return await run_bounded(cost, _items, messages, tasks), name, caller
 
     async def _find(self, request: Request) -> tuple[str, _Record, Caller]:
-        """Return the conversation id, the record and the caller of a request."""
         caller = await self._endpoint.authenticate(request)
         name = request.path_params["conversation_id"]
         return name, await find_conversation(self._operations, name, caller, param="id"), caller
@@ -296,12 +288,7 @@ def _read_items(items: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def _items(messages: Sequence[Message], waiting: Iterable[Task] = ()) -> list[_Item]:
-    """Convert messages to items in chronological order. Approval requests follow the last message of their task.
-
-    Args:
-        messages: The messages.
-        waiting: Tasks that may wait for approvals.
-    """
+    """Convert messages to items in chronological order. Approval requests follow the last message of their task."""
     items: list[_Item] = []
     pending = {task.id: pending_items(task) for task in waiting}
     last = {message.task_id: message.message_id for message in messages}

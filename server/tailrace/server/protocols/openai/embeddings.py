@@ -23,7 +23,6 @@ class EmbeddingRequest(LenientModel):
     """A request for embeddings.
 
     Attributes:
-        model: The requested model; may be empty.
         input: A text, a list of tokens, a list of texts, or a list of lists of tokens.
         encoding_format: The encoding of the vectors; None for the provider's default.
         dimensions: The length of the vectors; None for the model's default.
@@ -80,11 +79,6 @@ def _invalid(reason: str) -> OpenAIError:
 
 def encode_embeddings(body: bytes, model: str, provider: str) -> tuple[bytes, Usage | None, str]:
     """Encode the response for the client. Also return the reported usage (or None) and the reported model (may be empty).
-
-    Args:
-        body: The provider's response.
-        model: The name of the model in the client's response.
-        provider: The provider, for the error message.
 
     Raises:
         UpstreamError: The body is not a response of the Embeddings API.

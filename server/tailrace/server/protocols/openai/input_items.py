@@ -94,7 +94,6 @@ def _parts(item: Fields) -> Sequence[Any]:
 
 
 def _part(part: Fields) -> Fields:
-    """Add the members that a part always has in the API."""
     if part.get("type") == "output_text":
         return {"annotations": [], "logprobs": [], **part}
     if part.get("type") == "input_image":

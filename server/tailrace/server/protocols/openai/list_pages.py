@@ -29,10 +29,6 @@ class PageQuery(NamedTuple):
 def read_page_query(query: Mapping[str, str], *, order: str = "desc") -> PageQuery:
     """Read the query parameters of a request for a page.
 
-    Args:
-        query: The query parameters by name.
-        order: The default for ``order``.
-
     Raises:
         OpenAIError: A value is invalid.
     """
@@ -47,11 +43,7 @@ def read_page_query(query: Mapping[str, str], *, order: str = "desc") -> PageQue
 
 
 def page_of(objects: Sequence[Fields], query: PageQuery) -> Fields:
-    """Return a page of a list.
-
-    Args:
-        objects: All objects in chronological order. Each has an ``id``.
-        query: The query parameters.
+    """Return a page of a list. ``objects`` are all objects in chronological order, each with an ``id``.
 
     Raises:
         OpenAIError: No object has the id ``after``.

@@ -48,10 +48,6 @@ class ModelNames(ABC):
     def select(self, name: str, caller: Caller) -> tuple[str, Caller]:
         """Select the agent for a request.
 
-        Args:
-            name: The requested name; empty if the request has none.
-            caller: The caller.
-
         Returns:
             The name for the response, and the caller with the selected agent.
 
@@ -76,7 +72,6 @@ class ServedModels(ModelNames):
     """The agent of a server and its embedding models, by the names that clients may request.
 
     Args:
-        settings: Settings of the server: ``model`` and ``model_aliases``.
         names: The names of the agent. The first name is the main name.
         embeddings: The embedding models by alias (see `embedding_targets`).
         accepts_native_tools: See `ModelNames.accepts_native_tools`.
@@ -164,7 +159,6 @@ class ServedModels(ModelNames):
 
 
 def _checked(name: str) -> str:
-    """Check an unlisted name, and return it."""
     if len(name) > MAX_NAME_LENGTH or not name.isprintable():
         message = f"a model's name has at most {MAX_NAME_LENGTH} printable characters"
         raise OpenAIError(400, message, code="invalid_value", param="model")

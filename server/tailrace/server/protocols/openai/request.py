@@ -71,8 +71,6 @@ class _Request(LenientModel):
 
 
 class _ConversationRequest(_Request):
-    """The common members of requests of Chat Completions and the Responses API."""
-
     tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: StrictBool | None = None
@@ -80,12 +78,7 @@ class _ConversationRequest(_Request):
     user: str | None = None
 
     def option_fields(self, nested: bool, **others: object) -> dict[str, Any]:
-        """Return the common options, and others.
-
-        Args:
-            nested: See `_inner`.
-            others: Further options.
-        """
+        """Return the common options, and others."""
         choice = self.tool_choice if isinstance(self.tool_choice, dict) else {}
         function = _inner(choice, "function", nested=nested) if choice.get("type") == "function" else None
         functions = [
@@ -112,8 +105,6 @@ class _StreamOptions(LenientModel):
 
 
 class _CompletionRequest(_Request):
-    """The common members of requests of Chat Completions and Completions."""
-
     stream_options: _StreamOptions | None = None
     n: StrictInt | None = None
     max_tokens: StrictInt | None = None
@@ -402,7 +393,6 @@ def _resolve_references(items: list[dict[str, Any]]) -> tuple[list[dict[str, Any
 
 
 def _echo(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
-    """Return the members of the request that the response repeats, in the form that clients require."""
     echo = {name: default if body.get(name) is None else body[name] for name, default in _ECHOED.items()}
     echo["tools"] = [_echoed_tool(tool) for tool in echo["tools"]]
     return {name: _encoded(member) for name, member in echo.items()}
@@ -469,7 +459,6 @@ def _function(tool: Mapping[str, Any], where: str, nested: bool) -> ToolDefiniti
 
 
 def _omission(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return a warning with the types of omitted tools; empty if there are none."""
     if not tools:
         return ()
     kinds = ", ".join(dict.fromkeys(clipped(str(tool.get("type")), _MAX_KIND) for tool in tools))

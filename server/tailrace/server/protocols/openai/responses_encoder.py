@@ -42,18 +42,7 @@ NO_EVENTS = math.inf
 
 
 class _Part(NamedTuple):
-    """A type of content part.
-
-    Attributes:
-        item_prefix: The prefix of the item's id.
-        item: The members of a new item for parts of this type.
-        parts: The item's member that contains the parts.
-        part_index: The event member that contains the index of the part.
-        part_event: The prefix of the types of events for the part.
-        fields: The members of a new part.
-        text: The part's member that contains the text.
-        text_event: The prefix of the types of events for the text.
-    """
+    """A type of content part: the names and initial members of its items, parts and events."""
 
     item_prefix: str
     item: Fields
@@ -80,14 +69,7 @@ _PARTS = {
 
 
 class _CallKind(NamedTuple):
-    """A type of tool call.
-
-    Attributes:
-        item_prefix: The prefix of the item's id.
-        type: The type of the item.
-        text: The item's member that contains the arguments.
-        text_event: The prefix of the types of events for the arguments.
-    """
+    """A type of tool call."""
 
     item_prefix: str
     type: str
@@ -100,8 +82,6 @@ _CUSTOM = _CallKind("ctc", "custom_tool_call", "input", "response.custom_tool_ca
 
 
 class _Call(NamedTuple):
-    """A tool call in the output."""
-
     kind: _CallKind
     item: Fields
     location: Fields
@@ -109,11 +89,7 @@ class _Call(NamedTuple):
 
 
 def responses_usage(usage: Mapping[str, Any]) -> Fields:
-    """Convert the usage to the format of the Responses API.
-
-    Args:
-        usage: The extension metadata ``usage`` of a task, with the usage in the provider's format.
-    """
+    """Convert the usage of a task (extension metadata) to the format of the Responses API."""
     details = UsageDetails.of(provider_usage(usage))
     return {
         "input_tokens": usage.get("inputTokens", 0),
@@ -128,7 +104,6 @@ def responses_usage(usage: Mapping[str, Any]) -> Fields:
 
 
 def _namespace(call: ContentPartToolCall) -> Fields:
-    """Return the member with the namespace of the called tool; empty if it has none."""
     own = call.metadata.get(KEY)
     namespace = cast("Mapping[str, object]", own).get("namespace") if isinstance(own, Mapping) else None
     return {"namespace": namespace} if isinstance(namespace, str) else {}
@@ -138,7 +113,6 @@ class ResponsesEncoder(Encoder):
     """Encodes a turn as a response and as the events of its stream.
 
     Args:
-        request: The record of the request.
         after: Encode only events with a higher ``sequence_number``: -1 for all events, `NO_EVENTS` for none.
         live: See `SerialTexts`. If False, text can be replaced without an error.
 
@@ -154,7 +128,7 @@ class ResponsesEncoder(Encoder):
         self._echo_cost = 0 if after == NO_EVENTS else json_cost(request.echo)
         self._after = after
         self._sequence_number = 0
-        self._item: Fields | None = None  # the open item, which contains text or reasoning
+        self._item: Fields | None = None  # contains text or reasoning
         self._part: _Part | None = None  # the newest part of the open item
         self._part_location: Fields = {}  # members of an event that identify the part
         self._delta_fields: Fields = {}  # members of an event that identify the part's text
@@ -277,7 +251,6 @@ class ResponsesEncoder(Encoder):
         return item, {"item_id": item["id"], "output_index": index}, frame
 
     def _open_part(self, part: _Part) -> bytes:
-        """Open a part of this type, unless one is open."""
         if self._part is part:
             return b""
         item, frames = self._item, b""

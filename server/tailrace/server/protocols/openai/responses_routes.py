@@ -45,7 +45,6 @@ class StoredResponses:
     """Creates, retrieves, streams, cancels and deletes responses.
 
     Args:
-        endpoint: Authenticates and parses requests, and sends their messages.
         notifies: True if the operator's webhook is notified of ended background responses.
     """
 
@@ -92,7 +91,6 @@ class StoredResponses:
         return await self._complete(events, request, caller)
 
     async def _repeat(self, known: RepeatedTurn, chat: ChatRequest, caller: Caller) -> Response:
-        """Return the response to an earlier request with the same idempotency key."""
         known.close()
         stored = await find_turn(self._operations, response_id(known.task_id, known.turn), caller, "response")
         if chat.stream:
@@ -103,7 +101,6 @@ class StoredResponses:
         return await self._complete(events, stored.request, caller)
 
     async def _complete(self, events: TurnEvents, request: StoredRequest, caller: Caller) -> Response:
-        """Return the response at the end of the turn, or immediately for a background response."""
         encoder = ResponsesEncoder(request, after=NO_EVENTS)
         await _feed(encoder, events, first_only=request.background)
         headers = conversation_headers(encoder.translator)
@@ -211,7 +208,6 @@ class StoredResponses:
 
 
 async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bool = False) -> None:
-    """Pass the events of a turn to an encoder; with ``first_only``, only the first batch."""
 
     def feed(batch: Sequence[Event]) -> None:
         for event in batch:

@@ -72,11 +72,7 @@ class OpenAIFacade:
     """Serves clients of OpenAI's APIs.
 
     Args:
-        operations: Executes the operations of A2A.
-        settings: Limits and intervals.
         authenticator: Identifies callers. Bearer tokens are also used as API keys.
-        models: The models that clients may request.
-        gate: Limits the number of concurrent calls to providers.
         user_is_key: True to use the member ``user`` as the key of the conversation if a request has no other key.
     """
 
@@ -281,7 +277,6 @@ async def _complete_response(
 async def _events_of(
     stream: EventStream | RepeatedTurn, translator: EventTranslator
 ) -> tuple[list[ui_events.UiEvent], int]:
-    """Return all chat events of a turn, and the maximum cost of encoding them."""
     events: list[ui_events.UiEvent] = []
     total = 0
     async with aclosing(stream.batches()) as batches:

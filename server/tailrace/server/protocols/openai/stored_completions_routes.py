@@ -52,11 +52,7 @@ class _Update(LenientModel):
 
 
 class StoredCompletions:
-    """Lists, retrieves, updates and deletes stored chat completions.
-
-    Args:
-        endpoint: Authenticates and parses requests.
-    """
+    """Lists, retrieves, updates and deletes stored chat completions."""
 
     def __init__(self, endpoint: ChatEndpoint) -> None:
         self._endpoint = endpoint
@@ -115,7 +111,6 @@ class StoredCompletions:
         return await json_response(await self._completion(stored, caller))
 
     async def _update(self, request: Request) -> Response:
-        """Replace the metadata of a completion."""
         _, metadata = await self._endpoint.read(request, _read_metadata)
         stored, caller = await self._find(request)
         await self._completion(stored, caller)  # raises an error for an incomplete completion
@@ -172,7 +167,6 @@ class StoredCompletions:
         return await json_response({"id": stored.id, "object": "chat.completion.deleted", "deleted": True})
 
     async def _messages(self, request: Request) -> Response:
-        """Return the messages of the request, including the earlier conversation."""
         stored, caller = await self._find(request)
         query = read_page_query(request.query_params, order="asc")
         messages = await self._operations.conversation(stored.task.context_id, caller)

@@ -25,7 +25,6 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         kind: The API of the request.
         created: The time of the request as a Unix timestamp.
-        model: The requested model.
         is_stored: True if clients can retrieve the result.
         background: See `ChatRequest`.
         tools: The names of the client's tools.

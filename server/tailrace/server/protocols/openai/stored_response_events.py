@@ -37,12 +37,8 @@ class StoredTurn(NamedTuple):
     """A response or completion, which is one turn of a task.
 
     Attributes:
-        id: The id of the response or completion.
         task: The current task with its history.
-        turn: The number of the turn.
         message: The caller's message that began the turn.
-        request: The record of the request.
-        turn_has_ended: True if the turn has ended.
     """
 
     id: str
@@ -86,13 +82,7 @@ def read_turn_id(object_id: str, kind: Kind) -> tuple[str, int]:
 
 
 async def find_turn(operations: Operations, object_id: str, caller: Caller, kind: Kind) -> StoredTurn:
-    """Return a response or stored completion. A response need not be retrievable by clients (see `StoredRequest`).
-
-    Args:
-        operations: Reads the task.
-        object_id: The id of the response or completion.
-        caller: The caller.
-        kind: The API that created it.
+    """Return a response or stored completion. Clients need not be able to retrieve a response (see `StoredRequest`).
 
     Raises:
         OpenAIError: The caller has no such response or stored completion.

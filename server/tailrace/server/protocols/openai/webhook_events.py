@@ -17,11 +17,7 @@ FORMAT_NAME = "openai"
 
 
 class ResponseNotifications:
-    """Creates notifications about ended responses; see `OperatorForm`.
-
-    Args:
-        settings: The settings of the webhook.
-    """
+    """Creates notifications about ended responses; see `OperatorForm`."""
 
     def __init__(self, settings: OpenAIWebhookSettings) -> None:
         self.url = settings.url

@@ -71,25 +71,13 @@ def parameter(name: str, schema: Json, location: str = "query", description: str
 
 
 def response(description: str, body: Json | None = None, links: Json | None = None) -> Json:
-    """Return a Response Object.
-
-    Args:
-        description: The description (one sentence).
-        body: The content of the body; None for no body.
-        links: Links to operations that use values of the response; None for no links.
-    """
+    """Return a Response Object."""
     fields: Json = {"description": description, **({"content": body} if body else {})}
     return {**fields, "links": links} if links else fields
 
 
 def errors(schema: str, codes: Iterable[str] = ERRORS, *media_types: str) -> Json:
-    """Return a Response Object for each error status.
-
-    Args:
-        schema: The name of the component schema.
-        codes: The HTTP statuses.
-        media_types: The media types of the body; empty for JSON.
-    """
+    """Return a Response Object for each error status."""
     shape = schema_reference(schema)
     return {code: response(ERRORS[code], content(shape, *media_types)) for code in codes}
 

@@ -79,12 +79,7 @@ def addresses_of(routes: Iterable[BaseRoute]) -> list[Address]:
 
 
 def add_description_to(router: APIRouter, *, security: Mapping[str, Any]) -> None:
-    """Add the route of the description to a router, after all other routes.
-
-    Args:
-        router: The router.
-        security: The security schemes of the agent card, by name.
-    """
+    """Add the route of the description to a router, after all other routes."""
     schemes = [
         name
         for name, kind in (("apiKey", "apiKeySecurityScheme"), ("bearer", "httpAuthSecurityScheme"))

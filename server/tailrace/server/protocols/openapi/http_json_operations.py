@@ -189,7 +189,6 @@ def _of_streams(route: Route) -> list[Json]:
 
 
 def _present_member(member: Json) -> Json:
-    """Return the schema of a parameter without null."""
     while "anyOf" in member:
         member = next(each for each in member["anyOf"] if each.get("type") != "null")
     return {name: value for name, value in member.items() if name not in ("default", "title")}

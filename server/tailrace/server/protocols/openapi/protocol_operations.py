@@ -209,7 +209,6 @@ _MODEL: Json = {
 
 
 def _completion(kind: str) -> Json:
-    """Return the schema of a chat completion or text completion."""
     return {
         "type": "object",
         "required": ["id", "object", "created", "model", "choices"],
@@ -343,7 +342,6 @@ def openai_api() -> dict[Address, Json]:
 
 
 def _stored_responses(tag: str) -> dict[Address, Json]:
-    """Return the operations on stored responses and chat completions."""
     failed = errors("OpenAIError", (*_NO_BODY, "400"))
     page = [
         parameter("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
@@ -414,7 +412,6 @@ def _stored_responses(tag: str) -> dict[Address, Json]:
 
 
 def _conversations(tag: str) -> dict[Address, Json]:
-    """Return the operations on conversations and their items."""
     failed = errors("OpenAIError")
     conversation = parameter("conversation_id", string_schema(), "path")
     item = parameter("item_id", string_schema(), "path")

@@ -106,7 +106,7 @@ class WebhookGuard:
         self._threads = anyio.CapacityLimiter(_LOOKUP_THREADS)
 
     def check(self, config: TaskPushNotificationConfig) -> None:
-        """Check a webhook's configuration.
+        """Check the configuration of a webhook.
 
         Raises:
             InvalidParamsError: A field is invalid, or the URL may not be called. The error repeats no secrets.

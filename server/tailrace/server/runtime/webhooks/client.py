@@ -57,7 +57,7 @@ class Stopping(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The failure of an attempt, with a reason that contains no secrets."""
+    """The failure of an attempt. The reason contains no secrets."""
 
     reason: str
     may_pass: bool
@@ -68,7 +68,6 @@ class WebhookClient:
     """Posts notifications.
 
     Args:
-        guard: Checks the webhooks.
         timeout: Maximum duration of one request in seconds.
         attempts: Maximum number of attempts for one notification.
         first_pause: Seconds before the second attempt. The pause doubles before each further attempt, and is randomly shortened
@@ -77,9 +76,6 @@ class WebhookClient:
         max_requests: Maximum number of concurrent requests. One authenticated caller can have three quarters of them. None for an
             eighth of the process's file descriptor limit, but at most 128.
         observer: Receives failed attempts, and the outcome of each notification.
-
-    Attributes:
-        guard: Checks the webhooks.
     """
 
     def __init__(
@@ -195,7 +191,6 @@ class WebhookClient:
         return max_pause * (1 - 0.5 * random.random())  # noqa: S311
 
     async def _post(self, address: str, body: bytes, headers: dict[str, str], owner: str) -> _Failure | None:
-        """Make one attempt. Return None if the webhook accepted the notification."""
         try:
             url = self.guard.check_url(address)
         except InvalidParamsError:
@@ -243,7 +238,6 @@ def _session_type() -> type["WebhookSession"]:
 
 
 def _secrets(config: TaskPushNotificationConfig) -> dict[str, str]:
-    """Return the headers that authenticate the server to the webhook."""
     headers: dict[str, str] = {}
     if config.token:
         headers[TOKEN_HEADER] = config.token

@@ -1,12 +1,11 @@
 """Push notifications: delivers changes of a task's status to webhooks (A2A 1.0, section 4.3).
 
-Each webhook has a cursor in the store. Delivery reads the persisted events after this cursor, and therefore continues correctly
-after a restart. Each webhook has its own asyncio task, so that a slow webhook delays neither tasks nor other webhooks.
+Each webhook has a cursor in the store. Delivery reads the persisted events after this cursor, so it continues correctly after a
+restart. Each webhook has its own asyncio task, so that a slow webhook delays neither tasks nor other webhooks.
 
-A webhook receives each status change in order, in the JSON format of stream events. After the last change, it receives the
-complete task with its artifacts. Changes of artifacts are not delivered. A webhook of an older protocol version receives the
-complete task for each change. If a later change already exists, it receives only the status. If more than `MAX_MISSED` changes
-wait, a webhook receives only the current task.
+A webhook receives each status change in order, as a stream event. After the last change, it also receives the complete task with
+its artifacts. A webhook of an older protocol version receives the complete task for each change. If a later change already
+exists, that task has only the status. If more than `MAX_MISSED` changes wait, a webhook receives only the current task.
 
 A webhook of the operator (`OperatorForm`) receives one notification for one turn, and is then deleted. Callers can neither read
 nor change it.
@@ -67,12 +66,9 @@ class _Webhook:
     """A webhook and the state of its delivery.
 
     Attributes:
-        owner: The owner of the task.
         dialect: The protocol version of the notifications; ``operator:NAME`` for a webhook of the operator with this form.
-        config: The configuration of the webhook.
         last_delivered: The number of the last event that was delivered, or whose delivery failed in all attempts.
         is_lagging: True if there may be events to deliver.
-        running: True while an asyncio task delivers notifications.
         failing: True if the last notification failed in all attempts.
         is_finished: True if no further notification follows.
         is_gone: True if the webhook was deleted, possibly by another node.
@@ -96,7 +92,6 @@ class PushNotifier:
 
     Args:
         store: The store with webhooks and events. It must be open during `running`.
-        client: Posts the notifications.
         grace: Seconds that attempts in progress have to complete when the server stops. Other notifications are delivered after
             the next start.
         sign: Signs notifications to the webhooks of callers; None for no signatures.
@@ -129,7 +124,7 @@ class PushNotifier:
     async def running(self, load_task: TaskLoader, load_snapshot: TaskLoader) -> AsyncGenerator[None]:
         """Deliver notifications until the block ends, beginning with the undelivered events of earlier processes.
 
-        At the end of the block, attempts in progress have ``grace`` seconds to complete.
+        At the end, attempts in progress have ``grace`` seconds to complete.
 
         Args:
             load_task: Returns the task.
@@ -312,7 +307,6 @@ class PushNotifier:
             self.drop(task_id)
 
     async def _configs(self, task_id: str, owner: str) -> list[TaskPushNotificationConfig]:
-        """Return the webhooks of callers."""
         configs = await self._store.load_push_configs(task_id, owner)
         return [each.config for each in configs if not each.dialect.startswith(_OPERATOR)]
 
@@ -347,7 +341,6 @@ class PushNotifier:
             self._group.start_soon(self._run, webhook, name=f"webhook of {webhook.config.task_id}")
 
     async def _run(self, webhook: _Webhook) -> None:
-        """Deliver all waiting notifications of a webhook. Log errors."""
         try:
             with webhook.scope:
                 while webhook.is_lagging:
@@ -375,7 +368,6 @@ class PushNotifier:
     # --- content ----------------------------------------------------------------------------------------------------
 
     async def _catch_up(self, webhook: _Webhook) -> None:
-        """Deliver notifications until none waits."""
         while not webhook.is_finished:
             try:
                 changes = await self._changes(webhook)
@@ -457,7 +449,6 @@ class PushNotifier:
     async def _notifications(
         self, webhook: _Webhook, number: int, state: TaskState
     ) -> list[tuple[str, bytes]]:
-        """Return the identifier and the body of each notification for a status change."""
         task_id = webhook.config.task_id
         name = f"{task_id}/{number}"
         [event] = await self._store.load_events(task_id, number - 1, limit=1)

@@ -7,12 +7,7 @@ from tailrace.streaming.a2a.models import Task
 
 
 class OperatorForm(Protocol):
-    """The format of notifications to a webhook of the operator.
-
-    Attributes:
-        url: The URL of the webhook.
-        sign: Signs the notifications.
-    """
+    """The format of notifications to a webhook of the operator."""
 
     @property
     def url(self) -> str:

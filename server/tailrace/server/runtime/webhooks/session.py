@@ -16,11 +16,7 @@ from tailrace.server.runtime.webhooks.addresses import WebhookGuard
 
 
 class WebhookSession:
-    """Sends requests to webhooks.
-
-    Args:
-        guard: Resolves and checks host names.
-    """
+    """Sends requests to webhooks."""
 
     def __init__(self, guard: WebhookGuard) -> None:
         connector = aiohttp.TCPConnector(
@@ -32,7 +28,7 @@ class WebhookSession:
         self._http = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None),  # the caller of `post` sets a timeout
+            timeout=aiohttp.ClientTimeout(total=None),
             headers={"User-Agent": "tailrace"},
         )
 
@@ -62,7 +58,7 @@ class WebhookSession:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Clear the frames of an error, which would otherwise keep the request in memory for some time."""
+    """Release the frames of an error, which would otherwise keep the request in memory for some time."""
     cause: BaseException | None = error
     while cause is not None:
         traceback.clear_frames(cause.__traceback__)
