@@ -1,5 +1,4 @@
 """Benchmarks of tailrace and similar packages, the contestants.
 
-Each contestant runs in its own process, and processes the same inputs. A behaviour is one measurement, for example the decoding
-of a response.
+Each contestant processes the same inputs in its own process. A *behaviour* is one measurement.
 """

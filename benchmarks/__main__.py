@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: run the contestants and print one table."""
+"""``python -m benchmarks``: measures the contestants, and prints one table."""
 
 import json
 import subprocess
@@ -21,31 +21,39 @@ _WIDTH = 170  # width of the table in a file
 
 def main(
     behaviour: Annotated[
-        list[str] | None, typer.Option("--behaviour", "-b", help="Only this one; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--behaviour", "-b", help="Measure only this behaviour (by default, all); can be repeated."
+        ),
     ] = None,
     contestant: Annotated[
         list[str] | None,
-        typer.Option("--contestant", "-c", help="Only this package beside tailrace; may be repeated."),
+        typer.Option(
+            "--contestant", "-c", help="Compare only with this package (by default, all); can be repeated."
+        ),
     ] = None,
     repeats: Annotated[
         int | None,
-        typer.Option(min=1, help="How often each is measured, in place of each contestant's own number."),
+        typer.Option(
+            min=1, help="Repeats of each measurement (by default, 3 to 15, depending on the package)."
+        ),
     ] = None,
     short: Annotated[
         bool,
-        typer.Option("--short", help="A few behaviours, beside the openai package alone, three times each."),
+        typer.Option("--short", help="Measure a few behaviours three times, and compare only with openai."),
     ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write every figure there, too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures to this file.")
     ] = None,
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Hold the figures against the project's bounds; exit 1 if one is broken."
+            "--check",
+            help="Also compare the figures with the project's bounds; exit status 1 if one is exceeded.",
         ),
     ] = False,
 ) -> None:
-    """Measure the CPU time per chunk of tailrace and of others, on the same bytes."""
+    """Measure the CPU time (µs per chunk) with which tailrace and other packages process the same response bodies."""
     if short:
         behaviour, contestant, repeats = (
             behaviour or list(SHORT),
@@ -95,7 +103,7 @@ def _measure(behaviours: list[Behaviour], contestants: list[Contestant], repeats
     tasks = runner.tasks(behaviours, contestants)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed}/{task.total}"))
     with Progress(*columns, console=_ERRORS, transient=True) as progress:
-        bar = progress.add_task("installing the peers", total=len(tasks))
+        bar = progress.add_task("installing the other packages", total=len(tasks))
         runner.prepare({contestant for contestant, _ in tasks})
         for contestant, wanted in tasks:
             names = ", ".join(item.name for item in wanted)
@@ -113,7 +121,7 @@ def _measure(behaviours: list[Behaviour], contestants: list[Contestant], repeats
 
 def _table(results: Results, behaviours: list[Behaviour]) -> Table:
     machine = runner.machine()
-    title = f"µs of CPU time a chunk, and how many times tailrace's · {machine['python']} · {machine['processor']}"
+    title = f"µs of CPU time per chunk, and its ratio to tailrace's · {machine['python']} · {machine['processor']}"
     table = Table(title=title, title_justify="left")
     table.add_column("behaviour", no_wrap=True)
     shown = [contestant for contestant in CONTESTANTS if contestant.package in results.versions]

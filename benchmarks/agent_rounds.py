@@ -1,8 +1,6 @@
 """``python -m benchmarks.agent_rounds``: cost of an agent's loop, without the model and the tools.
 
-The model replays decoded chunks, and the tool does nothing, so that only the loop is measured: requests, accumulation, concurrent
-calls of a round, their results, and the history. One figure is the cost of a round with two calls, in a turn of twenty rounds.
-The other figures are the cost of one more chunk per read, in the loop and in the accumulator alone.
+The model replays decoded chunks, and the tool does nothing, so that only the loop is measured.
 """
 
 import asyncio
@@ -36,10 +34,10 @@ Chunks = Sequence[ChunkWrapper[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The measured costs. Each cost is the lowest of all repeats.
+    """The measured costs: the lowest of all repeats.
 
     Attributes:
-        round: ms of a round of a new conversation.
+        round: ms of a round with two tool calls, in a new conversation.
         long_round: ms of a round after a history of 400 messages.
         chunk: µs of one more chunk in `Agent.steps`.
         stream_chunk: µs of one more chunk in `Agent.run_stream`.
@@ -83,12 +81,11 @@ class ReplayingModel(Model):
 
 
 def costs(repeats: int = _REPEATS) -> Costs:
-    """Measure all figures."""
     prompt = _message(Role.USER, "What is the weather in NYC and in Rome?")
     earlier = [_message(role, "words " * 40) for _ in range(_LONG // 2) for role in (Role.USER, Role.MODEL)]
     rounds = [list(_calling(number)) for number in range(ROUNDS)]
     text = list(_text_chunks(CHUNKS))
-    per_round = 1000 * (ROUNDS + 1)  # ms; the last response is a round, too
+    per_round = 1000 * (ROUNDS + 1)  # the last response is a round, too
     return Costs(
         round=_best(repeats, lambda: _answer([*rounds, text[:1] + text[-1:]], prompt)) / per_round,
         long_round=_best(repeats, lambda: _answer([*rounds, text[:1] + text[-1:]], prompt, earlier))
@@ -181,10 +178,14 @@ def _decoded(deltas: Sequence[dict[str, Any]], finish: str) -> Iterator[Chunks]:
 
 
 def main(
-    repeats: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = _REPEATS,
-    check: Annotated[bool, typer.Option("--check", help="Exit 1 where the bound is broken.")] = False,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Repeats of each measurement; the lowest figure counts.")
+    ] = _REPEATS,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit status 1 if a round takes more than 1 ms.")
+    ] = False,
 ) -> None:
-    """Measure the CPU time of an agent's loop, without model and tools."""
+    """Measure the CPU time of an agent's loop: ms per round, and µs per chunk, without the model and the tools."""
     found = costs(repeats)
     print(f"a round with two calls         {found.round:7.3f} ms")
     print(f"… behind 400 messages          {found.long_round:7.3f} ms")

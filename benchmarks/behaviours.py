@@ -12,15 +12,15 @@ class Stage(StrEnum):
     """The stages of processing that a behaviour measures."""
 
     ANSWER = "answer"
-    """Input: the bytes of a complete body. Output: one message. The chunks are decoded, wrapped and accumulated."""
+    """Input: the bytes of a complete body. Output: one message."""
     CHUNK = "chunk"
-    """As `ANSWER`, but only for the chunks between the beginning and the end of a body."""
+    """As `ANSWER`, without the beginning and the end of a body."""
     PATH = "path"
-    """Input: the bytes of a body. Output: the accumulated response and, if a contestant creates them, encoded A2A events."""
+    """Input: the bytes of a body. Output: the accumulated response, and encoded A2A events if the contestant creates them."""
     SSE = "sse"
     """Input: bytes. Output: the payloads of server-sent events."""
     DECODE = "decode"
-    """Input: bytes. Output: chunk objects. Server-sent events and JSON are decoded."""
+    """Input: bytes. Output: chunk objects."""
     FOLD = "fold"
     """Input: chunk objects. Output: the response so far."""
     ENCODE = "encode"
@@ -34,12 +34,12 @@ class Behaviour:
     Attributes:
         name: The name on the command line.
         title: The title in the table.
-        group: Behaviours of one group are measured alternately in one process, so that their ratios are meaningful.
+        group: Behaviours of one group are measured alternately, so that their ratios are meaningful.
         stage: The measured stages.
         shape: The contents of the stream.
         chunks: The length of one stream.
         chunks_per_read: The number of chunks per read.
-        whole: True to measure complete tasks, with the chunks at their beginning and end.
+        whole: True to include the beginning and the end of each task.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Behaviour:
     whole: bool = False
 
     def streams(self, least_chunks: int) -> list[Stream]:
-        """Return as many streams as are needed for ``least_chunks`` chunks, at least one. Some may be identical."""
+        """Return as many streams as are needed for ``least_chunks`` chunks, at least one."""
         distinct = [
             make_stream(self.shape, self.chunks, chunks_per_read=self.chunks_per_read, seed=seed)
             for seed in range(max(1, DISTINCT_CHUNKS // self.chunks))

@@ -1,8 +1,7 @@
 """Bounds on the cost of a chunk, of a round of an agent, and of a startup.
 
-The bounds for responses of different lengths (``text-100`` and so on) apply to medians, because other load affects both figures
-of a ratio. All other bounds apply to the lowest figure of all repeats: other load only increases a figure, so the lowest figure
-is closest to the cost of the code.
+The bounds for responses of different lengths (``text-100`` and so on) apply to medians. All other bounds apply to the lowest
+figure of all repeats, because other load only increases a figure.
 """
 
 from collections.abc import Iterable
@@ -18,11 +17,11 @@ from benchmarks.runner import OPENAI, Results
 from benchmarks.startup import MAX_SECONDS, Startup
 
 MAX_TEXT_MICROSECONDS = 1.5
-"""CPU time of a chunk of OpenAI's text: decode, wrap, accumulate. For other formats, see `MAX_OTHER_MICROSECONDS`."""
+"""CPU time of a chunk of OpenAI's text: decode, wrap, accumulate."""
 MAX_MICROSECONDS = 3.0
 """CPU time of one chunk of about 300 bytes, one chunk per read: decode, wrap, accumulate, encode."""
 MIN_RATIO = 40.0
-"""Minimum ratio of the openai package's cost for the same bytes (stream and accumulator) to tailrace's cost."""
+"""Minimum ratio of the openai package's cost for the same bytes to tailrace's cost."""
 MAX_GROWTH = 1.2
 """Maximum ratio of the cost of a chunk in a response of 16,000 chunks to the cost in a response of 100 chunks."""
 
@@ -52,7 +51,7 @@ def judge(results: Results) -> list[Verdict]:
 
 
 def judge_recorded(costs: Iterable[Cost]) -> list[Verdict]:
-    """Compare the median cost of a chunk in each vocabulary (see `benchmarks.recorded_streams`) with the bound."""
+    """Compare the costs of `benchmarks.recorded_streams` with the bound."""
     return [
         Verdict(
             f"recorded {cost.vocabulary}: µs of the median chunk",
@@ -65,7 +64,7 @@ def judge_recorded(costs: Iterable[Cost]) -> list[Verdict]:
 
 
 def judge_rounds(costs: Costs) -> list[Verdict]:
-    """Compare the cost of an agent's loop, without model and tools, with its bound."""
+    """Compare the costs of `benchmarks.agent_rounds` with the bound."""
     return [
         Verdict(
             f"agent-round{where}: ms a round", figure, f"≤ {MAX_MILLISECONDS:g}", figure <= MAX_MILLISECONDS
@@ -75,7 +74,7 @@ def judge_rounds(costs: Costs) -> list[Verdict]:
 
 
 def judge_startups(startups: Iterable[Startup]) -> list[Verdict]:
-    """Compare the startup time of each command with its bound."""
+    """Compare the startup times with the bound."""
     return [
         Verdict(f"tailrace {item.option}: s", item.seconds, f"≤ {MAX_SECONDS:g}", item.seconds <= MAX_SECONDS)
         for item in startups

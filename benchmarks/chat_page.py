@@ -1,14 +1,13 @@
 """The chat in a browser: ``python -m benchmarks.chat_page``. Needs Chromium and the dependency group `browser`.
 
-The page of a server process is measured in a headless Chromium, as the browser reports it:
+The page is measured in a headless Chromium:
 
-- long tasks (`PerformanceObserver`, tasks of the main thread over 50 ms) while a response of 5,000 tokens arrives at 400 tokens per
-  second: Markdown with code in several languages, tables, lists and math, and one block of code of the same length; and the CPU time of
-  the longest task, from a trace;
+- long tasks (of the main thread, over 50 ms) and CPU time, while a response of 5,000 tokens arrives at 400 tokens per second:
+  Markdown of all kinds, or one block of code;
 - the compressed bytes of the first load, and its first contentful paint, without a cache;
 - a conversation of 200 messages: opened in a page, and loaded with a page.
 
-A busy machine delays everything except the CPU times. The worst of all runs is therefore only meaningful on an idle machine.
+A busy machine increases all figures except the CPU times.
 """
 
 import json
@@ -47,7 +46,7 @@ _BEGIN, _END = (
 RATE = 400
 """Tokens per second."""
 _QUIET = 1.5
-"""Load of an idle machine. The load includes the end of earlier programs."""
+"""Maximum load of an idle machine."""
 _SECTION = '''## Section {n}: a river in *code*
 
 The **Nile** is 6,650 km long; see `flow()` and [the guide](https://example.com/{n}). The area is $A_{{{n}}} = \\pi r^2$ 🌍.
@@ -111,7 +110,7 @@ def tokens(kind: str, number: int) -> list[str]:
 
 
 async def respond(turn: Turn) -> AsyncIterator[Update]:
-    """Send a paced response to a message such as ``markdown 5000``, and a short one to any other message."""
+    """Send a paced response to a message such as ``markdown 5000``, and a short one to other messages."""
     kind, _, number = "".join(part.text or "" for part in turn.message.parts).partition(" ")
     if kind not in _TEXTS:
         yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text=_SHORT),)))
@@ -243,7 +242,7 @@ _PAINT = """() => new Promise((resolve) => new PerformanceObserver((list) => {
 
 @contextmanager
 def _new_page(browser: "Browser", url: str) -> Generator["Page"]:
-    """A page in a new browser context: without a cache."""
+    """A page without a cache."""
     context: BrowserContext = browser.new_context(viewport={"width": 1280, "height": 800})
     try:
         page = context.new_page()
@@ -365,14 +364,16 @@ def put(text: str, found: str) -> str:
 
 
 def main(
-    runs: Annotated[int, typer.Option(min=1, help="Runs of each measurement; five of the streams.")] = 9,
-    number: Annotated[int, typer.Option("--tokens", min=1, help="Tokens of a response.")] = 5000,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each measurement; at most five for streams.")] = 9,
+    number: Annotated[int, typer.Option("--tokens", min=1, help="Tokens of a streamed response.")] = 5000,
     messages: Annotated[int, typer.Option(min=2, help="Messages of the conversation.")] = 200,
-    check: Annotated[bool, typer.Option("--check", help="Exit 1 if the worst run exceeds a bound.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit status 1 if the worst run exceeds a bound.")
+    ] = False,
     write: Annotated[bool, typer.Option("--write", help="Write the table into docs/performance.md.")] = False,
     only_serve: Annotated[bool, typer.Option("--serve", hidden=True)] = False,
 ) -> None:
-    """Measure the chat in a browser, and print a table."""
+    """Measure the chat in a headless Chromium (long tasks and CPU time, load times in ms, size in KB), and print a table."""
     if only_serve:
         serve()
         return

@@ -1,12 +1,12 @@
 """Comparison of the two implementations of server-sent events: ``python -m benchmarks.event_streams``.
 
-*lean* is the implementation of ``tailrace serve``; *sse-starlette* is used under any other ASGI server. Each is measured
+*lean* is the implementation of ``tailrace serve``; *sse-starlette* is used under other ASGI servers. Each is measured
 
 - in process: a response of prepared frames, with a ``send`` that does nothing;
-- as a separate server (a process under uvicorn, on loopback): CPU per paced token of 100 tasks with a stream each, CPU
-  per delivery of one task with 100 subscribers, and memory and asyncio tasks per idle stream.
+- as a separate server: CPU time per token of 100 tasks with a stream each, and per delivery of one task to 100 subscribers;
+  memory and asyncio tasks per idle stream.
 
-CPU is that of the server's process, including the engine and the store.
+The CPU time includes the engine and the store.
 """
 
 import argparse
@@ -204,7 +204,7 @@ def main() -> None:
     """Print a table of both implementations, with the lowest figures of several rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", choices=KINDS, help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds; the lowest figures count (default: 3)")
     given = parser.parse_args()
     if given.serve:
         serve(given.serve)
@@ -215,11 +215,11 @@ def main() -> None:
             figures = {"event": asyncio.run(microseconds_an_event(kind)), **measure(kind)}
             best[kind] = {name: min(value, best[kind].get(name, value)) for name, value in figures.items()}
     rows = {
-        "event": "µs of CPU an event in process",
-        "token": f"µs of CPU a paced token, {STREAMS} streams",
-        "delivery": f"µs of CPU a delivery, {STREAMS} subscribers",
-        "kb": "KB an idle stream",
-        "tasks": "asyncio tasks an idle stream",
+        "event": "µs of CPU per event in process",
+        "token": f"µs of CPU per paced token, {STREAMS} streams",
+        "delivery": f"µs of CPU per delivery, {STREAMS} subscribers",
+        "kb": "KB per idle stream",
+        "tasks": "asyncio tasks per idle stream",
     }
     print(f"| | {' | '.join(KINDS)} |\n|---|--:|--:|")
     for name, title in rows.items():

@@ -8,7 +8,7 @@ def replace_section(page: str, begin: str, end: str, content: str) -> str:
         page: The page.
         begin: The marker before the section.
         end: The marker after the section.
-        content: The new text of the section, without the empty lines around it.
+        content: The new text of the section.
 
     Raises:
         ValueError: The page does not have both markers.

@@ -1,8 +1,6 @@
 """Inputs of all contestants: streams in the providers' formats, identical in every run.
 
-A stream has three parts, because most behaviours measure the cost of one more chunk, without the costs of the beginning
-and the end: `opening` (the role, the first words), `body` (the requested number of deltas) and `closing` (finish
-reason, usage, ``[DONE]``).
+A stream has three parts, because most behaviours measure only the deltas between the beginning and the end.
 """
 
 import json
@@ -16,8 +14,7 @@ from benchmarks.bodies import WRITERS, Kind, pieces
 DISTINCT_CHUNKS = 1000
 """Number of different chunks; longer streams repeat them.
 
-In a server, the data of a read is still in the processor's cache, because the kernel has just copied it. Megabytes of prepared
-reads would not be in the cache.
+Megabytes of prepared reads would not be in the processor's cache, in contrast to the data of a read in a server.
 """
 
 
@@ -81,7 +78,7 @@ class Stream:
         opening: Up to and including the first delta with text.
         body: The measured deltas.
         closing: The end.
-        text: The contents of all deltas together: text, reasoning, or the arguments of the call.
+        text: The contents of all deltas: text, reasoning, or the arguments of the call.
     """
 
     shape: Shape

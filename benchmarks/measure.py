@@ -1,8 +1,7 @@
 """Measurement of one contestant, in its own process.
 
-The figures are CPU times of the process, because other programs affect them less than wall-clock times. The garbage collector
-stays enabled, as in a server. Every contestant's result is checked before the measurement: a contestant that raises an error, or
-loses a token, has no figure.
+The figures are CPU times of the process, which other programs affect less than wall-clock times. A contestant that raises an
+error, or loses a token, has no figure.
 """
 
 import argparse
@@ -31,14 +30,14 @@ class Run(Protocol):
         ...
 
     def result(self) -> str:
-        """Return the contestant's result after the last part, in the form of `Stream.text`."""
+        """Return the result, in the form of `Stream.text`."""
         ...
 
 
 class PulledRun(ABC):
-    """A run of a contestant that reads the bytes itself, and cannot be stopped between two parts.
+    """A run of a contestant that cannot be stopped between two parts.
 
-    It is created with the response open and its body unread.
+    It is created before the body is read.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -74,9 +73,14 @@ def main(package: str, contestants: Mapping[Stage, Contestant], *, least_chunks:
         contestants: The contestant's runs, by stage.
         least_chunks: The minimum number of chunks per repeat; fewer for slow contestants.
     """
-    parser = argparse.ArgumentParser(description=f"Measure {package}: µs of CPU time a chunk.")
-    parser.add_argument("--behaviour", action="append", metavar="NAME", help="may be repeated; default: all")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser = argparse.ArgumentParser(description=f"Measure {package}: µs of CPU time per chunk.")
+    parser.add_argument(
+        "--behaviour",
+        action="append",
+        metavar="NAME",
+        help="measure only this behaviour; can be repeated (default: all)",
+    )
+    parser.add_argument("--repeats", type=int, default=7, help="repeats of each measurement (default: 7)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     arguments = parser.parse_args()
     behaviours = named(arguments.behaviour or [behaviour.name for behaviour in BEHAVIOURS])
@@ -89,7 +93,7 @@ def main(package: str, contestants: Mapping[Stage, Contestant], *, least_chunks:
     }
     behaviours = [behaviour for behaviour in behaviours if behaviour.name not in failures]
     figures: dict[str, list[float]] = {behaviour.name: [] for behaviour in behaviours}
-    for _ in range(arguments.repeats):  # one repeat of each in turn, so that drift affects all
+    for _ in range(arguments.repeats):  # in turn, so that drift affects all
         for behaviour in behaviours:
             figure = _measure(behaviour, inputs[behaviour.name], contestants[behaviour.stage])
             figures[behaviour.name].append(figure)
@@ -104,7 +108,7 @@ def main(package: str, contestants: Mapping[Stage, Contestant], *, least_chunks:
 
 
 def _failure(streams: list[Stream], contestant: Contestant) -> str:
-    """Warm up. Return the error of the contestant, beginning with the name of the exception; empty if there is none."""
+    """Warm up. Return the error of the contestant; empty if there is none."""
     for stream in streams:
         try:
             run = contestant(stream)
@@ -119,8 +123,7 @@ def _failure(streams: list[Stream], contestant: Contestant) -> str:
 def _measure(behaviour: Behaviour, streams: list[Stream], contestant: Contestant) -> float:
     """Return µs per chunk of one repeat.
 
-    Depending on the behaviour, the figure covers a run from its creation to its end, a body from the first byte to the message,
-    or the part of each body between beginning and end.
+    The figure covers, depending on the behaviour, a run with its creation, a complete body, or its deltas.
     """
     if behaviour.whole:
         gc.collect()

@@ -1,9 +1,8 @@
 """``python -m benchmarks.recorded_streams``: the median cost of a chunk in recorded streams of every vocabulary.
 
-A vocabulary is the set of events of one API. The cost includes decoding, wrapping and accumulating, with one event per read.
-Recordings of third-party servers are not part of the project. ``TAILRACE_RECORDINGS``, or the argument, names a folder with such
-recordings and an ``INDEX.tsv``. Without a folder, the project's own recordings represent Chat Completions, and generated bodies
-represent the other vocabularies.
+A *vocabulary* is the set of events of one API. The cost includes decoding, wrapping and accumulating, with one event per read.
+The recordings are in a folder with an ``INDEX.tsv``. Without a folder, the bodies are the project's own recordings (Chat
+Completions), and generated bodies.
 """
 
 import csv
@@ -55,7 +54,7 @@ class Recording:
 
     Attributes:
         vocabulary: The vocabulary of its events.
-        provider: The provider whose wire format decodes the body, a name that `find_provider` knows.
+        provider: The provider whose wire format decodes the body.
         reads: Its bytes, one event each.
     """
 
@@ -72,7 +71,7 @@ class Cost:
         vocabulary: Its name.
         bodies: Number of bodies.
         chunks: Number of chunks in the median, without the first and the last of each body.
-        median: The median cost of a chunk in µs. The cost of each chunk is the lowest of all repeats.
+        median: The median cost of a chunk in µs.
     """
 
     vocabulary: str
@@ -82,7 +81,7 @@ class Cost:
 
 
 def recordings(folder: Path | None) -> Iterator[Recording]:
-    """Return the bodies in a folder of recordings, or the project's own if there is none."""
+    """Return the bodies in a folder of recordings."""
     if folder is not None and (folder / "INDEX.tsv").exists():
         with (folder / "INDEX.tsv").open(encoding="utf-8", newline="") as rows:
             for row in csv.DictReader(rows, delimiter="\t"):
@@ -120,7 +119,7 @@ def split_reads(body: bytes) -> list[bytes]:
 def measure(recording: Recording, repeats: int) -> list[float]:
     """Return the cost in µs of each chunk except the first and the last.
 
-    The cost of a chunk is the lowest of all repeats, because noise only adds time.
+    The cost of a chunk is the lowest of all repeats.
     """
     clock = time.perf_counter_ns
     wire_format = find_provider(recording.provider).wire_format
@@ -157,11 +156,18 @@ def known_folder() -> Path | None:
 
 
 def main(
-    folder: Annotated[Path | None, typer.Argument(help="Of recordings, with INDEX.tsv.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="How often each body is read.")] = 15,
-    check: Annotated[bool, typer.Option("--check", help="Exit 1 where the bound is broken.")] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder with recordings and INDEX.tsv (by default, TAILRACE_RECORDINGS, or the project's own recordings)."
+        ),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Repeats of each body; the lowest time of each chunk counts.")
+    ] = 15,
+    check: Annotated[bool, typer.Option("--check", help="Exit status 1 if a median is above 4 µs.")] = False,
 ) -> None:
-    """Measure the median chunk of every vocabulary, in µs."""
+    """Measure the median time to process a chunk of each API, in µs."""
     broken = False
     for cost in costs(folder or known_folder(), repeats):
         holds = cost.median <= MAX_MICROSECONDS

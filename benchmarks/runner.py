@@ -17,8 +17,7 @@ from typing import Any
 from benchmarks.behaviours import Behaviour, Stage
 
 PEERS = Path(__file__).parent / "peers"
-"""The project that pins the versions of the peers (the other contestants), and contains their environments
-(``.venv/<group>``)."""
+"""The project that pins the versions of the other contestants, with their environments (``.venv/<group>``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +100,12 @@ class Results:
         return next(found, None)
 
     def ratio(self, figure: Figure) -> float | None:
-        """Return the ratio of a contestant's cost to the cost of tailrace; None if one of the two has no figure."""
+        """Return the ratio of a contestant's cost to that of tailrace; None without both figures."""
         ours = self.of(figure.behaviour)
         return None if ours is None or not (ours.repeats and figure.repeats) else figure.median / ours.median
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, with its conditions, as JSON for a file."""
+        """Return everything as JSON."""
         return {
             "machine": machine(),
             "versions": self.versions,
@@ -143,7 +142,7 @@ def machine() -> dict[str, Any]:
 def tasks(
     behaviours: Sequence[Behaviour], contestants: Sequence[Contestant] = CONTESTANTS
 ) -> list[tuple[Contestant, list[Behaviour]]]:
-    """Return the contestant and behaviours of each process. The contestants alternate, so that drift affects all of them."""
+    """Return the contestant and behaviours of each process. The contestants alternate."""
     return [
         (contestant, wanted)
         for _, group in itertools.groupby(behaviours, key=lambda behaviour: behaviour.group)
@@ -154,7 +153,7 @@ def tasks(
 
 
 def prepare(contestants: Iterable[Contestant]) -> None:
-    """Install the contestants' packages. The errors are those of `install`."""
+    """Install the contestants' packages."""
     install({contestant.group for contestant in contestants if contestant.group})
 
 
@@ -184,7 +183,7 @@ def run(
     command += ["--repeats", str(repeats or contestant.repeats)]
     for behaviour in behaviours:
         command += ["--behaviour", behaviour.name]
-    # The warnings of a failing package would fill pages.
+    # A failing package may warn thousands of times.
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"} if contestant.group else None
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     found = json.loads(done.stdout)

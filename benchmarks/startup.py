@@ -1,6 +1,6 @@
 """``python -m benchmarks.startup``: wall-clock time of ``tailrace --version`` and ``tailrace --help``.
 
-Each command runs in a new process. The best of all runs is compared with the bound, because other load only increases the time.
+Each command runs in a new process. The best of all runs is compared with the bound.
 """
 
 import subprocess

@@ -1,8 +1,6 @@
 """Generated response bodies in the providers' formats: one module per wire format.
 
-The structure follows the documentation of the providers. The lengths of the deltas follow statistics of about five thousand
-recorded responses (`benchmarks.bodies.body_writer.LENGTHS`). The benchmarks use these bodies for measurements; the tests mutate
-them.
+The lengths of the deltas follow statistics of about five thousand recorded responses.
 """
 
 from collections.abc import Callable, Mapping

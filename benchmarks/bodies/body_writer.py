@@ -9,7 +9,7 @@ from random import Random
 from string import ascii_letters, digits
 from typing import Any
 
-# Tokens of prose. A few contain characters outside ASCII, as in most long responses.
+# Tokens of prose, a few of them outside ASCII.
 _WORDS = (
     " the", " stream", " of", " tokens", " is", " carried", " on", ",", " and", ".", " to", " every", " reader",
     " who", " asks", ":", " a", " mill", " wheel", "'s", " tail", "race", "\n\n", " in", " order", " without",
@@ -21,7 +21,7 @@ CREATED = 1_755_006_475
 """Creation time of every response, in seconds since 1970."""
 
 Lengths = Sequence[tuple[float, int]]
-"""Lengths of deltas. Each pair has a share of all deltas, and the maximum number of characters of the deltas in this share."""
+"""Lengths of deltas: pairs of a cumulative share of all deltas, and their maximum number of characters."""
 
 _TOKENS: Lengths = ((0.25, 2), (0.5, 3), (0.75, 6), (0.9, 8), (0.99, 16), (1, 40))
 LENGTHS: dict[str, Lengths] = {
@@ -29,7 +29,7 @@ LENGTHS: dict[str, Lengths] = {
     "anthropic": ((0.1, 2), (0.25, 4), (0.5, 8), (0.75, 18), (0.9, 47), (0.99, 120), (1, 216)),
     "gemini": ((0.1, 5), (0.25, 21), (0.5, 89), (0.75, 125), (0.9, 224), (0.99, 615), (1, 1222)),
 }
-"""Lengths of deltas in recorded responses. Most providers send one token per delta; two providers send several."""
+"""Lengths of deltas in recorded responses."""
 
 
 class Kind(StrEnum):
@@ -71,7 +71,7 @@ class BodyWriter(ABC):
     def delta(self, kind: Kind, piece: str) -> bytes:
         """Return one delta of the open block's text, or of the JSON text of a call's arguments.
 
-        In a format that sends complete calls, the result for a call is empty; `shut` then returns the call.
+        If the format has only complete calls, return nothing for a call; `shut` returns it.
         """
 
     @abstractmethod

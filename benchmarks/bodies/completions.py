@@ -1,4 +1,4 @@
-"""Response bodies of OpenAI's text completions, the predecessor of Chat Completions. vLLM and others still support them."""
+"""Response bodies of OpenAI's text completions, the predecessor of Chat Completions."""
 
 from random import Random
 from typing import Any
@@ -7,7 +7,7 @@ from benchmarks.bodies.body_writer import CREATED, BodyWriter, Kind, sse
 
 
 class CompletionsWriter(BodyWriter):
-    """Writes only text, because this format has no reasoning and no calls."""
+    """Writes only text."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)

@@ -8,7 +8,7 @@ from benchmarks.bodies.body_writer import BodyWriter, Kind, sse
 
 
 class GenerateContentWriter(BodyWriter):
-    """Writes a body of many JSON responses. Each of them has a few parts and the usage so far. Calls are complete."""
+    """Writes many JSON responses, each with a few parts and the usage so far."""
 
     lengths = "gemini"
 

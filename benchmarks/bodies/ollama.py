@@ -9,7 +9,7 @@ from benchmarks.bodies.body_writer import CREATED, BodyWriter, Kind, compact
 
 
 class OllamaWriter(BodyWriter):
-    """Writes one line per token or complete call. The arguments are an object. The last line has counts and durations."""
+    """Writes one line per token or complete call."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)

@@ -13,7 +13,7 @@ _NAMES = {
 
 
 class ResponsesWriter(BodyWriter):
-    """Writes named and numbered events. Every item has a first and a last event. The end of the body repeats all items."""
+    """Writes named and numbered events."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)

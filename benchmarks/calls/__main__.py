@@ -15,21 +15,26 @@ from benchmarks.calls.measure import measure
 
 def main(
     python: Annotated[
-        str, typer.Option(help="The interpreter of another environment whose tailrace is measured.")
+        str, typer.Option(help="Interpreter of the environment whose tailrace is measured.")
     ] = sys.executable,
-    tokens: Annotated[int, typer.Option(min=100, help="Tokens in each window.")] = 2500,
+    tokens: Annotated[int, typer.Option(min=100, help="Tokens that are counted in each mode.")] = 2500,
     functions: Annotated[
-        bool, typer.Option("--functions", help="List every function with its calls a token.")
+        bool, typer.Option("--functions", help="Also list every function with its calls per token.")
     ] = False,
-    write: Annotated[bool, typer.Option("--write", help="Write the path into docs/architecture.md.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write the call path into docs/architecture.md.")
+    ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write every figure there, too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures to this file.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare the figures with the bounds; exit 1 if one is exceeded.")
+        bool,
+        typer.Option(
+            "--check", help="Also compare the figures with the bounds; exit status 1 if one is exceeded."
+        ),
     ] = False,
 ) -> None:
-    """Count Python and C calls per token: 50 streams, SQLite, JSON-RPC."""
+    """Count the Python and C function calls per token of a server with 50 streams, SQLite and JSON-RPC."""
     found = measure(tokens=tokens, python=python)
     print("\n".join(path.summary(found)))
     print()

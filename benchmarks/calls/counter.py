@@ -1,8 +1,8 @@
 """``python -m benchmarks.calls.counter FOLDER serve …``: the ``tailrace`` command with counted function calls.
 
-SIGUSR1 begins a window. During a window, the calls in the thread of the event loop are counted. SIGUSR2 ends the window and
-writes ``FOLDER/window-N.json``. Between windows, nothing is counted, and the server is not slower. This module imports no other
-module of the benchmarks, so that it also runs in an environment with another version of tailrace.
+SIGUSR1 begins a window, in which the calls in the thread of the event loop are counted. SIGUSR2 ends the window, and writes
+``FOLDER/window-N.json``. This module imports no other module of the benchmarks, so that it also runs with another version of
+tailrace.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 _READS = frozenset({"data_received", "buffer_updated"})
-"""Methods of an asyncio protocol that receive data from a socket; only the provider sends during a window."""
+"""Methods of an asyncio protocol that receive data."""
 
 _NAMESPACE = find_spec("tailrace")
 _PACKAGE_FOLDERS = tuple(_NAMESPACE.submodule_search_locations or ()) if _NAMESPACE is not None else ()
@@ -47,7 +47,7 @@ class CallCounter:
         self._paths: Counter[tuple[_Callback, ...]] = Counter()
 
     def start(self) -> None:
-        """Begin to count. The event loop must call this method, so that the calling frame is the loop's own."""
+        """Begin to count. Must be called by the event loop."""
         frame = inspect.currentframe()
         self._loop_frame = frame and frame.f_back
         self._begun = time.monotonic_ns()
@@ -73,7 +73,7 @@ class CallCounter:
         }
 
     def _make_profile(self) -> Any:
-        """Create the profile function for each call and return. It is one closure, for speed."""
+        """Create the profile function."""
         loop_frame = self._loop_frame
         callback = self._callback
         append = callback.append
@@ -110,7 +110,7 @@ class CallCounter:
 
 
 def _label(function: CodeType | str) -> tuple[str, str]:
-    """Return the file of a function, and its name. The file is relative to the package, and empty for a C function."""
+    """Return the file of a function (empty for a C function), and its name."""
     if isinstance(function, str):
         return "", function
     path = Path(function.co_filename)

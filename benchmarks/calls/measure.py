@@ -24,11 +24,11 @@ from benchmarks.gateway.responses import Answer, read_answer
 from benchmarks.gateway.servers import OURS, Command, Place, free_port, running_upstream, started
 
 GROUP = 10
-"""Tokens that the server receives together in a grouped window. 50 streams with 50 tokens/s each send this number in 4 ms."""
+"""Tokens that the server receives together in a grouped window."""
 
 _ROOT = Path(__file__).parents[2]
 _WAIT_SECONDS = 60  # for a busy machine
-_MARGIN_SECONDS = 4.0  # tokens continue for this time after a timed window, in case this process is delayed
+_MARGIN_SECONDS = 4.0  # tokens continue for this time after a timed window
 _STARTS = 50  # streams that begin per second
 
 
@@ -99,7 +99,7 @@ class Window:
 
     @property
     def path_calls(self) -> tuple[int, int]:
-        """Return the numbers of Python and C calls on the path, without the periodic work of the server."""
+        """Return the numbers of Python and C calls on the path."""
         calls = [call for callback in self.path for call in callback]
         python = sum(call.is_python for call in calls)
         return python, len(calls) - python
@@ -115,10 +115,9 @@ class Measurement:
     """The windows of a run, with the same number of streams in three modes.
 
     Attributes:
-        paced: Each stream receives its tokens at fixed times. The number of tokens per commit depends on the machine's
-            load: a busy machine merges more, which lowers the figures.
-        grouped: The server receives ``GROUP`` tokens of as many streams together. This does not depend on the load.
-        alone: The server receives one token at a time, so that the path of each token is exact.
+        paced: Each stream receives its tokens at fixed times. A busy machine merges more tokens, which lowers the figures.
+        grouped: The server receives ``GROUP`` tokens of as many streams together.
+        alone: The server receives one token at a time.
     """
 
     paced: Window
@@ -152,7 +151,7 @@ def measure(
 
 
 def _command(place: Place, python: str) -> Command:
-    """Return the command of `OURS`, in which the counter replaces the module of the command line."""
+    """Return the command of `OURS` with the counter."""
     assert OURS.command is not None
     ours = OURS.command(place)
     arguments = ours.line[ours.line.index("serve") :]
@@ -161,7 +160,7 @@ def _command(place: Place, python: str) -> Command:
 
 
 class _Server:
-    """The process of the server. It counts calls, and can be stopped and continued."""
+    """The process of the server."""
 
     def __init__(self, process: int, port: int, folder: Path) -> None:
         self._process = process
@@ -192,7 +191,7 @@ class _Server:
         os.kill(self._process, signal.SIGCONT)
 
     def _state(self) -> str:
-        """Return the state of the event loop's thread, which is the main thread."""
+        """Return the state of the main thread."""
         stat = Path(f"/proc/{self._process}/task/{self._process}/stat").read_text(encoding="ascii")
         return stat.rpartition(")")[2].split()[0]
 
@@ -232,7 +231,7 @@ class _Run:
                 connection.close()
 
     async def _paced(self, rate: int, chance: random.Random) -> Window:
-        """Begin streams one after the other, count when all are running, and let them end."""
+        """Count while all streams are running."""
         seconds = self._tokens / (self._streams * rate)
         plan = Plan(math.ceil(rate * (self._streams / _STARTS + seconds + _MARGIN_SECONDS)), rate=rate)
         async with self._connections() as connections:
@@ -254,7 +253,7 @@ class _Run:
         return self._window(found, tokens, 0)
 
     async def _stepped(self, group: int) -> Window:
-        """Begin streams that wait for the provider. The provider sends their tokens while the server is stopped."""
+        """Count tokens that the provider sends while the server is stopped."""
         steps = self._tokens // group
         plan = Plan(2 + math.ceil(steps * group / self._streams) + group, hold=1)
         async with self._connections() as connections:

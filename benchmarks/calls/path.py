@@ -30,7 +30,7 @@ def summary(found: Measurement) -> Iterator[str]:
 
 
 def listing(window: Window) -> Iterator[str]:
-    """Return the Python functions of the path in order, indented by depth, each with the C functions that it calls."""
+    """Return the functions of the path in order, indented by depth."""
     number = 0
     for index, callback in enumerate(window.path, 1):
         yield f"callback {index} of the event loop"

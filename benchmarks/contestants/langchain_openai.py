@@ -1,4 +1,4 @@
-"""langchain-openai: `ChatOpenAI.stream` over a client that replays the body, and the sum of its chunks."""
+"""langchain-openai: `ChatOpenAI.stream` over a client that replays the body."""
 
 from importlib import import_module
 from itertools import chain

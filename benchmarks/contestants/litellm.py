@@ -1,6 +1,6 @@
 """litellm: its `completion` over a client that replays the body, and `stream_chunk_builder`.
 
-It makes no network requests, and loads no prices. Its logging of finished streams, in threads, is unchanged.
+It makes no network requests.
 """
 
 import os
@@ -24,7 +24,7 @@ _HEADERS = {"content-type": "text/event-stream"}
 
 
 class AnswerRun(PulledRun):
-    """Input: a response of the openai package. Output: litellm's own chunks, and one response that is built from them."""
+    """Input: a response of the openai package. Output: litellm's response."""
 
     def __init__(self, stream: inputs.Stream) -> None:
         super().__init__(stream)

@@ -1,7 +1,6 @@
 """The openai package: its own `Stream` over the same bytes, and its `ChatCompletionStreamState`.
 
-The bytes come from memory instead of an HTTP response, so the cost of the HTTP client is not measured. All other code is the
-package's own. The synchronous `Stream` is used, because it is cheaper than the asynchronous one.
+The cost of the HTTP client is not measured. The synchronous `Stream` is cheaper than the asynchronous one.
 """
 
 import itertools

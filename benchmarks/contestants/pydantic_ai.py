@@ -1,4 +1,4 @@
-"""pydantic-ai: `OpenAIChatModel.request_stream` over a client that replays the body; its parts manager accumulates."""
+"""pydantic-ai: `OpenAIChatModel.request_stream` over a client that replays the body."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ _RUNNER = asyncio.Runner()
 class AnswerRun(PulledRun):
     """Input: a response of the openai package.
 
-    Output: pydantic-ai's own events, and one response. There is no synchronous API.
+    Output: pydantic-ai's own events, and one response.
     """
 
     def __init__(self, stream: inputs.Stream) -> None:

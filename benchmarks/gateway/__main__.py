@@ -23,36 +23,48 @@ def main(
     scenario: Annotated[
         list[str] | None,
         typer.Option(
-            "--scenario", "-s", help="Only this one, or those whose names begin so; may be repeated."
+            "--scenario",
+            "-s",
+            help="Run only this scenario, or those with this prefix (by default, all); can be repeated.",
         ),
     ] = None,
     server: Annotated[
-        list[str] | None, typer.Option("--server", "-c", help="Only this one; may be repeated.")
+        list[str] | None,
+        typer.Option("--server", "-c", help="Measure only this server (by default, all); can be repeated."),
     ] = None,
     other: Annotated[
         str,
         typer.Option(
-            metavar="PYTHON", help="The interpreter of another environment: its tailrace takes turns."
+            metavar="PYTHON", help="Interpreter of another environment, whose tailrace is measured, too."
         ),
     ] = "",
     short: Annotated[
-        bool, typer.Option("--short", help="Fewer scenarios, servers and repeats; one table of ratios.")
+        bool,
+        typer.Option("--short", help="Run fewer scenarios, servers and repeats, and print only the summary."),
     ] = False,
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="How often, in place of each scenario's own number.")
+        int | None,
+        typer.Option(
+            min=1, help="Repeats of each measurement (by default, 1 to 5, depending on the scenario)."
+        ),
     ] = None,
     pin: Annotated[
-        bool, typer.Option("--pin", help="The server on one processor, upstream and readers on the others.")
+        bool, typer.Option("--pin", help="Give the measured server a processor of its own.")
     ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write every figure there, too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures to this file.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Hold the figures against the bounds; exit 1 if one is broken.")
+        bool,
+        typer.Option(
+            "--check", help="Also compare the figures with the bounds; exit status 1 if one is exceeded."
+        ),
     ] = False,
-    list_all: Annotated[bool, typer.Option("--list", help="Say what there is, and end.")] = False,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="List the scenarios and their servers, and exit.")
+    ] = False,
 ) -> None:
-    """Measure the cost of complete servers: CPU, added latency, memory; ours, others, and a byte relay."""
+    """Measure complete servers (tailrace, others, a byte relay): CPU time, added latency, memory."""
     if list_all:
         for each in SCENARIOS:
             print(f"{each.name:16} {each.title}: {', '.join(each.servers)}")
@@ -66,7 +78,7 @@ def main(
     if short and not scenario:
         wanted = [each for each in wanted if each.short]
     if servers is not None and OURS not in servers:
-        _ERRORS.print("Without tailrace among the servers there are no ratios.")
+        _ERRORS.print("Ratios require tailrace among the servers.")
     columns = (SpinnerColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=_ERRORS, transient=True) as progress:
         bar = progress.add_task("")
@@ -81,7 +93,7 @@ def main(
                 report=lambda what: progress.update(bar, description=what),
             )
         except subprocess.CalledProcessError as error:
-            _ERRORS.print(f"A peer could not be installed: {error}", style="red", markup=False)
+            _ERRORS.print(f"Another package could not be installed: {error}", style="red", markup=False)
             raise typer.Exit(1) from None
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     for line in tables.heading(found):

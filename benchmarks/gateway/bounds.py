@@ -1,4 +1,4 @@
-"""Bounds on the figures of the complete server. The other servers are measured in the same run.
+"""Bounds on the figures of the complete server.
 
 The bounds apply to tailrace with one worker and an SQLite store, over JSON-RPC. By default, a response has one subscriber.
 """
@@ -80,7 +80,7 @@ BOUNDS = (
 
 
 def judge(found: Findings) -> list[Verdict]:
-    """Compare the findings with the bounds; skip bounds of scenarios that were not measured.
+    """Compare the findings with the bounds of their scenarios.
 
     All measured streams of tailrace must also be complete.
     """

@@ -1,7 +1,6 @@
-"""A reader's connection: it writes a request, records each read with its time, and parses only the end of the response.
+"""A reader's connection, which records each read with its time.
 
-The bytes are parsed afterwards (`benchmarks.gateway.responses`), so that reading costs next to nothing while a server is
-measured.
+The bytes are parsed after the measurement (`benchmarks.gateway.responses`).
 """
 
 import asyncio
@@ -56,7 +55,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports have no such base class
 
     def ask(self, request: bytes) -> "asyncio.Future[Recording]":
-        """Send a request. The result is the response after its end, which may be incomplete."""
+        """Send a request, and return a future of the response, which may be incomplete."""
         self._recording = Recording(time.monotonic_ns())
         self._tail, self._head, self._left, self._seen = b"", b"", None, None
         self._done = asyncio.get_running_loop().create_future()

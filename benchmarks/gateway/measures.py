@@ -1,6 +1,6 @@
-"""The measurements that a reader process performs. Each function receives an order (`Order`), and returns figures.
+"""The measurements of a reader process.
 
-Each function checks every response before it returns figures; ``lost`` is the number of incomplete or wrong streams.
+``lost`` is the number of incomplete or wrong streams.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _HELD = 10  # deltas sent before a response is held
 
 
 def percentile(numbers: Iterable[float], share: float) -> float:
-    """Return a percentile: the lowest number that is not lower than this share of all numbers; 0 if there are no numbers."""
+    """Return the lowest number that is not lower than this share of all numbers; 0 if there are none."""
     ordered = sorted(numbers)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
@@ -46,7 +46,7 @@ async def _connections(order: Order, number: int) -> AsyncGenerator[list[Connect
 
 
 async def _all(work: Sequence[Awaitable[Recording]]) -> list[Recording]:
-    """Return all results. The responses are already in progress, so that waiting in order costs no time."""
+    """Return all results."""
     return [await each for each in work]
 
 
@@ -90,11 +90,9 @@ async def burst(order: Order) -> Figures:
 
 
 async def paced(order: Order) -> Figures:
-    """Measure responses at the pace of a model. The responses begin one by one; when all are running, a window is measured.
+    """Measure responses at the pace of a model: a window in which all are running, and the time to the first text.
 
-    Each response begins at a random time. Otherwise, all responses would send their tokens at the same times, unlike responses of
-    a model. The CPU time, and the added latency of deltas, are measured in the window. The time to the first text is measured for
-    every response.
+    Each response begins at a random time, so that the tokens of the responses are not simultaneous.
     """
     ramp = order.streams / order.starts
     plan = Plan(math.ceil(order.rate * (ramp + order.seconds)) + order.rate // 2, rate=order.rate)
@@ -163,7 +161,7 @@ async def turns(order: Order) -> Figures:
 
 
 async def _begin_held(order: Order, connection: Connection, plan: Plan) -> tuple["Awaitable[Recording]", str]:
-    """Begin a response that is held after its first deltas. Return the response, and the id of its task."""
+    """Begin a response that is held after its first deltas, and return it with the id of its task."""
     pending = connection.ask(reader_requests.start(order.dialect, plan))
     await connection.seen(b"artifactUpdate")
     task = read_answer(connection.recording, order.dialect).task
@@ -173,7 +171,7 @@ async def _begin_held(order: Order, connection: Connection, plan: Plan) -> tuple
 
 
 async def fan_out(order: Order) -> Figures:
-    """Measure one response with ``streams`` subscribers. The response is held until all subscribers are reading."""
+    """Measure one response with ``streams`` subscribers."""
     plan = Plan(order.tokens, rate=order.rate, hold=1)
     async with _connections(order, order.streams) as connections:
         await _warm(order, connections[:1])

@@ -1,4 +1,4 @@
-"""The order that describes a measurement to a reader process, and the figures that the process returns, as JSON objects."""
+"""The order that describes a measurement to a reader process, and the figures that it returns."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

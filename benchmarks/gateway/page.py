@@ -26,8 +26,12 @@ def put(text: str, table: str) -> str:
     return replace_section(text, _BEGIN, _END, table)
 
 
-def main(figures: Annotated[Path, typer.Argument(help="What `--json` wrote.")]) -> None:
-    """Rewrite the page."""
+def main(
+    figures: Annotated[
+        Path, typer.Argument(help="The file that `python -m benchmarks.gateway --json` wrote.")
+    ],
+) -> None:
+    """Write the summary of a run into docs/performance.md."""
     found = Findings.from_dict(json.loads(figures.read_text(encoding="utf-8")))
     PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), markdown(found)), encoding="utf-8")
 

@@ -1,8 +1,7 @@
-"""The plan of a response. It is encoded in the prompt, which every server forwards to the upstream in any protocol.
+"""The plan of a response, encoded in the prompt, which every server forwards to the upstream.
 
-A burst is a response that `benchmarks.inputs` creates, and that is sent without pauses. Each delta of a paced response contains
-its index and the time at which it was sent, so that a reader detects losses and measures latency, even if a server splits or
-merges deltas.
+A *burst* is sent without pauses. Each delta of a *paced* response contains its index and the time at which it was sent, so that a
+reader detects losses and measures latency.
 """
 
 import re
@@ -14,7 +13,7 @@ from benchmarks.inputs import Shape, Stream, make_stream
 
 _PROMPT = re.compile(rb"bench tokens=(\d+) rate=(\d+) hold=(\d+) seed=(\d+)")
 _PIECE = re.compile(r"(\d+)@(\d+) ")
-_ENDS = 2  # deltas of a generated stream in addition to its body: the first words, and the full stop
+_ENDS = 2  # deltas of a generated stream in addition to its body
 SEEDS = 5
 """Number of different bursts of one length."""
 
@@ -65,7 +64,7 @@ class Piece:
 
     Attributes:
         index: Its index, from 0.
-        sent: The time at which the upstream sent it, in ns of the machine's monotonic clock, which all processes share.
+        sent: The time at which the upstream sent it, in ns of the monotonic clock.
     """
 
     index: int

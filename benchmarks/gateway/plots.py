@@ -108,8 +108,12 @@ def _pyplot() -> Any:
     return import_module("matplotlib.pyplot")
 
 
-def main(figures: Annotated[Path, typer.Argument(help="What `--json` wrote.")]) -> None:
-    """Plot the figures of a run."""
+def main(
+    figures: Annotated[
+        Path, typer.Argument(help="The file that `python -m benchmarks.gateway --json` wrote.")
+    ],
+) -> None:
+    """Plot the figures of a run as SVG files beside the file."""
     found = Findings.from_dict(json.loads(figures.read_text(encoding="utf-8")))
     for file in draw(found, figures.parent):
         print(file)

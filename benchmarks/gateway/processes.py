@@ -25,7 +25,7 @@ def cpu_ns(root: int) -> int:
 
 
 def _cpu_ns(process: int) -> int:
-    # The clock of another process, as clock_getcpuclockid(3) defines it: in nanoseconds, unlike the ticks in /proc.
+    # The clock of another process (clock_getcpuclockid(3)), which is more precise than /proc.
     try:
         return time.clock_gettime_ns((~process << 3) | 2)
     except OSError:
@@ -50,7 +50,7 @@ def _kilobytes(lines: Iterable[str], name: str) -> int:
 
 
 def settle(root: int, seconds: float = 1.0) -> int:
-    """Wait until a process tree is idle, and return its CPU time, which includes work after the last byte of a response."""
+    """Wait until a process tree is idle, and return its CPU time."""
     until = time.monotonic() + seconds
     before = cpu_ns(root)
     while time.monotonic() < until:

@@ -15,7 +15,7 @@ from benchmarks.gateway.order import Order
 
 def main() -> None:
     order = Order(**json.load(sys.stdin))
-    gc.disable()  # the reader stores all data that it reads, so a collection would only delay it
+    gc.disable()  # a collection would delay the reader
     json.dump(uvloop.run(MEASURES[order.measure](order)), sys.stdout)
 
 

@@ -22,7 +22,7 @@ def start(dialect: str, plan: Plan) -> bytes:
 
 
 def subscribe(task: str, after: int | None = None) -> bytes:
-    """Return the request of a further subscriber of a task. It receives the new events, or the events after ``after``."""
+    """Return the request of a further subscriber of a task, for the new events, or those after ``after``."""
     header = "" if after is None else f"last-event-id: {after}\r\n"
     return _call("SubscribeToTask", {"id": task}, header)
 
@@ -38,7 +38,7 @@ def release() -> bytes:
 
 
 def step(answers: int) -> bytes:
-    """Return the request to the upstream that sends one more delta of each of ``answers`` held responses, in turn."""
+    """Return the request to the upstream that sends one more delta of ``answers`` held responses."""
     return f"POST /step/{answers} HTTP/1.1\r\nhost: upstream\r\ncontent-length: 0\r\n\r\n".encode()
 
 

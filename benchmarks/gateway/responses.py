@@ -1,4 +1,4 @@
-"""Parsed responses: their events, the arrival time of each event, and the text."""
+"""Parsed responses."""
 
 import re
 from bisect import bisect_left
@@ -124,7 +124,7 @@ def _take_artifact(
     event: Event, artifact: dict[str, Any], answer: Answer, texts: list[str], *, append: bool
 ) -> None:
     if not append:
-        texts.clear()  # these answers have one artifact, which this event replaces
+        texts.clear()  # this event replaces the only artifact
     _add(event, "".join(part.get("text") or "" for part in artifact["parts"]), answer, texts)
 
 
@@ -162,7 +162,7 @@ def events(recording: Recording) -> Iterator[Event]:
 
 
 def _dechunk(raw: bytes) -> tuple[bytes, list[int], list[int]]:
-    """Decode the chunked transfer coding. Return the body, and the end of each chunk in the body and in the raw bytes."""
+    """Return the body, and the ends of its transfer chunks in the body and in the raw bytes."""
     head, _, _ = raw.partition(b"\r\n\r\n")
     position = len(head) + 4
     if b"transfer-encoding: chunked" not in head.lower():

@@ -1,4 +1,4 @@
-"""Runs the scenarios: measures the contestants in turn, with readers in separate processes, and collects the figures."""
+"""Runs the scenarios, and collects the figures."""
 
 import json
 import os
@@ -83,7 +83,7 @@ class Findings:
         return finding if finding is not None and finding.repeats else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, with its conditions, as JSON for a file."""
+        """Return everything as JSON."""
         return {
             "machine": self.machine,
             "load": round(self.load, 2),
@@ -129,7 +129,7 @@ def pinned_cores() -> Cores:
     """
     available = sorted(os.sched_getaffinity(0))
     if len(available) < 2:
-        raise ValueError("there is one processor only, which leaves none to pin the others to")
+        raise ValueError("--pin requires at least two processors")
     return Cores({available[0]}, set(available[1:]))
 
 
@@ -148,9 +148,9 @@ def run(
     Args:
         scenarios: The scenarios.
         servers: The servers; None for all that take part.
-        other: A server that is measured alternately with `OURS`, in all scenarios in which `OURS` takes part.
-        short: Run the servers of a short run, with half the repeats.
-        repeats: The number of repeats, instead of the number that each scenario defines.
+        other: A server that is measured alternately with `OURS`; None for none.
+        short: True for a short run.
+        repeats: The number of repeats; None for that of each scenario.
         cores: The processors of each process.
         report: Called with progress messages.
 
@@ -163,7 +163,7 @@ def run(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     plan = [(scenario, _taking_part(scenario, servers, other, short=short)) for scenario in scenarios]
     found = Findings(pinned=cores.server is not None)
-    report("installing the peers")
+    report("installing the other packages")
     install({server.group for _, wanted in plan for server in wanted if server.group})
     with tempfile.TemporaryDirectory(prefix="tailrace-benchmark-") as folder, ExitStack() as stack:
         upstream = stack.enter_context(running_upstream(Path(folder), cores.others))

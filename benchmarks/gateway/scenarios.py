@@ -26,7 +26,7 @@ class Scenario:
         also: Further figures in the table.
         servers: The servers of a full run.
         short: The servers of a short run; empty to leave it out.
-        repeats: Number of repeats, in which the contestants alternate; half as many in a short run, and one for slow servers.
+        repeats: Number of repeats; half as many in a short run, and one for slow servers.
         fresh: Start a new server for each measurement.
         tokens, streams, rounds, rate, seconds, starts: As in `Order`.
         slow_rounds: Replaces ``rounds`` for slow servers.
@@ -229,7 +229,7 @@ SCENARIOS = (
     ),
     Scenario(
         "resume-one",
-        "1,000 clients go on with one task that is over",
+        "1,000 clients resume one task that has ended",
         "resume",
         metric="client_us",
         unit="µs of CPU a client",
@@ -242,7 +242,7 @@ SCENARIOS = (
     ),
     Scenario(
         "resume-many",
-        "1,000 clients go on with 100 tasks that are over",
+        "1,000 clients resume 100 tasks that have ended",
         "resume",
         metric="client_us",
         unit="µs of CPU a client",
@@ -256,7 +256,7 @@ SCENARIOS = (
     ),
     Scenario(
         "resume-running",
-        "1,000 clients go on with one task at 50 tokens a second",
+        "1,000 clients resume one running task",
         "resume-running",
         metric="event_us",
         unit="µs of CPU an event",
@@ -268,12 +268,12 @@ SCENARIOS = (
         rate=50,
         seconds=2,
     ),
-    # With the measured response, this is the number of concurrent calls that a worker accepts by default.
+    # A worker accepts 1,000 concurrent calls by default.
     _memory("memory", 999, ("tailrace", "tailrace-memory", "relay", "a2a-sdk", "litellm")),
     _memory("memory-200", 200, ("tailrace",), ("tailrace", "relay", "a2a-sdk")),
     Scenario(
         "store-burst",
-        "store, tokens that come at once",
+        "store, tokens without pauses",
         "store",
         metric="stored_bytes",
         unit="bytes a token",

@@ -18,10 +18,10 @@ from benchmarks.gateway import reader_requests
 from benchmarks.runner import python_of
 from tailrace.server.settings import Settings
 
-_START_SECONDS = 600  # for a busy machine; if a server ends, this is detected immediately
+_START_SECONDS = 600  # for a busy machine
 _STOP_SECONDS = 20
 _PORTS = 15_000, 30_000
-# Container images disable the bytecode cache; every start would compile everything again.
+# Without a bytecode cache, every start would compile everything again.
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 _ENVIRONMENT["PYTHONWARNINGS"] = "ignore"
 _KEY = "none"  # the upstream requires no key, but clients send one
@@ -79,7 +79,7 @@ class Server:
         command: Starts it; None to connect the readers to the upstream directly.
         group: The dependency group of `benchmarks.runner.PEERS`; empty for our environment.
         database: True if it stores its tasks in `Place.database`.
-        slow: True if it takes hundreds of microseconds per chunk. Such a server is measured only once, with less load.
+        slow: True for a server that is measured only once, with less load.
     """
 
     name: str
@@ -106,7 +106,7 @@ _WITHOUT = "import sys; sys.modules.update(uvloop=None); from tailrace.server.cl
 
 
 def _on_asyncio(place: Place) -> Command:
-    """Return the command without uvloop: with asyncio's loop."""
+    """Return the command without uvloop."""
     given = _ours(_file)(place)
     return Command([sys.executable, "-c", _WITHOUT, *given.line[3:]], given.environment)
 
@@ -324,7 +324,7 @@ def running_upstream(folder: Path, cpus: set[int] | None = None) -> Generator[Ru
 
 @contextmanager
 def started(command: Command, port: int, log: Path, cpus: set[int] | None) -> Generator[int]:
-    """Run a process that listens on a port until the block ends. Yield the id of the process."""
+    """Run a process that listens on a port until the block ends. Yield its id."""
     with log.open("wb") as output, _on(cpus):
         process = subprocess.Popen(
             command.line,
@@ -354,7 +354,7 @@ def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> Non
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
         except OSError:
-            time.sleep(0.02)  # no other event signals that a server listens
+            time.sleep(0.02)  # there is no other signal
         else:
             return
     raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')[-2000:]}")
@@ -375,7 +375,7 @@ def _on(cpus: set[int] | None) -> Generator[None]:
 
 
 def free_port() -> int:
-    """Return a free port of this machine outside the ephemeral range, because connections use thousands of ephemeral ports."""
+    """Return a free port outside the ephemeral range, which the connections use."""
     while True:
         port = random.randint(*_PORTS)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

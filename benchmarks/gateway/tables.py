@@ -58,10 +58,7 @@ def heading(found: Findings) -> Iterator[str]:
 
 
 def table(scenario: Scenario, found: Findings) -> Table:
-    """Return the table of a scenario.
-
-    A row has a server's figure, its spread, its ratio to tailrace's figure, and further figures.
-    """
+    """Return the table of a scenario."""
     result = Table(title=f"{scenario.name}: {scenario.title}", title_justify="left")
     result.add_column("server", no_wrap=True)
     result.add_column(scenario.unit, justify="right", no_wrap=True)
@@ -120,7 +117,7 @@ def summarise(found: Findings) -> Summary:
 def summary(found: Findings) -> Table:
     """Format the summary for a terminal."""
     made = summarise(found)
-    result = Table(title="tailrace, and how many times that the others take (or do)", title_justify="left")
+    result = Table(title="tailrace, and the ratios of the other servers to it", title_justify="left")
     for number, head in enumerate(made.heads):
         result.add_column(head, justify="right" if number else "left", no_wrap=number == 1)
     for row in made.rows:

@@ -1,8 +1,7 @@
 """``python -m benchmarks.gateway.upstream``: a provider that responds immediately, and uses very little CPU time.
 
-It implements Chat Completions over HTTP/1.1 with one transfer chunk per event, as providers do. The request selects the response
-(`benchmarks.gateway.plan`). ``POST /release`` continues held responses. ``POST /step/N`` sends one more delta of each of N held
-responses, in turn.
+It implements Chat Completions over HTTP/1.1. The request selects the response (`benchmarks.gateway.plan`). ``POST /release``
+continues held responses. ``POST /step/N`` sends one more delta of each of N held responses, in turn.
 """
 
 import argparse
@@ -25,7 +24,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _RELEASE = b"POST /release "
 _STEP = re.compile(rb"POST /step/(\d+) ")
 _PING = b"c\r\n: thinking\n\n\r\n"
-_PING_SECONDS = 10  # for a held response: servers treat a provider that is silent for a minute as lost
+_PING_SECONDS = 10  # for a held response
 
 _MARK = "\ue000"
 _WRITER = WRITERS["openai"](Random(7))
@@ -153,7 +152,7 @@ class Provider(asyncio.Protocol):
             self._transport.write(_burst(self._plan.tokens, self._plan.seed % SEEDS, self._index))
 
     def _send_timed(self, *, released: bool = False) -> None:
-        """Send one delta, and schedule the next one. The times are absolute, so that delays do not add up."""
+        """Send one delta, and schedule the next one at an absolute time."""
         plan = self._plan
         if plan.hold and self._index == plan.hold and not released:
             self._hold()

@@ -1,8 +1,7 @@
 """``python -m benchmarks.micro.instructions``: processor instructions of each part, counted by callgrind.
 
-Times are noisy, but the same program executes the same instructions under any load. Each count is divided by the count of the
-standard library for parsing the same chunks, so that counts are comparable across processors and builds of Python.
-``instructions.json`` contains the baseline.
+In contrast to times, the counts do not depend on the load. Each count is relative to that of the standard library for the same
+chunks. ``instructions.json`` contains the baseline.
 """
 
 import gc
@@ -23,13 +22,13 @@ from benchmarks.micro.workloads import CHUNKS, WORKS, Work, standard
 
 BASELINE = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.03
-"""Share by which a part may exceed the baseline before it counts as worse."""
+"""Share by which a part may exceed the baseline."""
 
 _STANDARD = "standard library"
 _ALL: dict[str, Work] = {_STANDARD: standard, **WORKS}
 _TIMES = 5
 _MARK = os.getppid
-"""A function of the C library that no other code calls. Callgrind writes its counts before each call of this function."""
+"""Callgrind writes its counts before each call of this function, which no other code calls."""
 
 
 class Baseline(msgspec.Struct):
@@ -45,7 +44,7 @@ class Baseline(msgspec.Struct):
 
 
 def count() -> dict[str, float]:
-    """Count the instructions per chunk of every part, relative to the standard library's parser.
+    """Count the instructions per chunk of every part.
 
     Raises:
         FileNotFoundError: valgrind is not installed.
@@ -81,8 +80,8 @@ def _total(file: Path) -> int:
 
 
 def compare(found: dict[str, float], baseline: dict[str, float]) -> list[str]:
-    """Return a line for each part that exceeds its baseline, or that is missing in one of the two results."""
-    worse = [f"{name}: is in one of both only" for name in sorted(found.keys() ^ baseline.keys())]
+    """Return a line for each part that exceeds its baseline."""
+    worse = [f"{name}: is only in one of the two results" for name in sorted(found.keys() ^ baseline.keys())]
     for name, number in found.items():
         if name in baseline and number > baseline[name] * (1 + TOLERANCE):
             worse.append(f"{name}: {number / baseline[name] - 1:+.1%}")
@@ -90,7 +89,7 @@ def compare(found: dict[str, float], baseline: dict[str, float]) -> list[str]:
 
 
 def circumstances() -> dict[str, str]:
-    """Return the conditions of the counts; a baseline is valid for the same interpreter and msgspec only."""
+    """Return the conditions for which a baseline is valid."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -111,20 +110,26 @@ def _work() -> None:
 
 
 def main(
-    write: Annotated[bool, typer.Option("--write", help="Make this the baseline.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Store the counts as the new baseline.")] = False,
     work: Annotated[bool, typer.Option("--work", hidden=True)] = False,
 ) -> None:
-    """Count, and compare with the baseline; exit with status 1 if a part exceeds it."""
+    """Count the processor instructions per chunk, and compare them with the baseline.
+
+    The counts are relative to the standard library's JSON parser. Exit status: 1 if a
+    part exceeds the baseline by more than 3 %, 2 without valgrind or a comparable baseline.
+    """
     if work:
         _work()
         return
     try:
         found = count()
     except FileNotFoundError:
-        print("There is no valgrind: instructions cannot be counted. On Debian: apt-get install valgrind")
+        print(
+            "valgrind is not installed, so instructions cannot be counted. On Debian: apt-get install valgrind"
+        )
         raise typer.Exit(2) from None
     baseline = msgspec.json.decode(BASELINE.read_bytes(), type=Baseline) if BASELINE.exists() else Baseline()
-    print("instructions a chunk, the standard library's JSON parser being 1")
+    print("instructions per chunk, relative to the standard library's JSON parser")
     for name, number in found.items():
         before = baseline.counts.get(name)
         print(f"{name:18} {number:7.3f}" + ("" if before is None else f"   {number / before - 1:+.1%}"))
@@ -134,10 +139,10 @@ def main(
         BASELINE.write_bytes(msgspec.json.format(written, indent=2) + b"\n")
         return
     if baseline.of != circumstances():
-        print(f"The baseline is of {baseline.of}, this is {circumstances()}: they cannot be compared.")
+        print(f"The baseline cannot be compared: it is from {baseline.of}, not from {circumstances()}.")
         raise typer.Exit(2)
     if worse := compare(found, baseline.counts):
-        print("more than in the baseline: " + ", ".join(worse))
+        print("above the baseline: " + ", ".join(worse))
         raise typer.Exit(1)
 
 

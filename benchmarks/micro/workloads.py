@@ -1,4 +1,4 @@
-"""The measured parts: small pieces of work on realistic inputs, identical in every run."""
+"""The measured parts."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from tailrace.wrappers.openai import ChatCompletionsDecoder
 from tailrace.wrappers.providers import find_provider
 
 CHUNKS = 200
-"""Number of chunks per run: enough to make the beginning negligible, few enough for valgrind."""
+"""Number of chunks per run."""
 
 Work = Callable[[], object]
 
@@ -95,7 +95,7 @@ def path_merged() -> object:
 
 
 def standard() -> object:
-    """Parse the chunks with the standard library, the reference for all other figures."""
+    """Parse the chunks with the standard library."""
     return [json.loads(data[6:]) for data in _stream(Shape.TEXT).body.reads]
 
 

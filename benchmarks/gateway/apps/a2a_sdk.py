@@ -1,4 +1,4 @@
-"""The server of the official A2A SDK. Its executor streams a response with the openai package, as in users' programs."""
+"""The server of the official A2A SDK. Its executor uses the openai package."""
 
 import argparse
 from importlib import import_module
@@ -16,7 +16,7 @@ uvicorn: Any = import_module("uvicorn")
 
 
 class ChatExecutor(sdk_agent.AgentExecutor):
-    """Sends one model request per message. Each delta of the response is appended to one artifact."""
+    """Sends one model request per message."""
 
     def __init__(self, base_url: str) -> None:
         self._client = openai.AsyncOpenAI(base_url=base_url, api_key="none")
@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--base-url", required=True)
-    parser.add_argument("--database", help="sqlite+aiosqlite:///FILE; memory without")
+    parser.add_argument("--database", help="sqlite+aiosqlite:///FILE (default: in memory)")
     arguments = parser.parse_args()
     app = make_app(arguments.base_url, arguments.database)
     uvicorn.run(app, host="127.0.0.1", port=arguments.port, log_level="warning", access_log=False)

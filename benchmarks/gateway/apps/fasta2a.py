@@ -1,4 +1,4 @@
-"""fasta2a with its own in-memory storage and broker, and a worker that streams from the openai package."""
+"""fasta2a with its own in-memory storage and broker."""
 
 import argparse
 from collections.abc import AsyncGenerator
@@ -16,7 +16,7 @@ uvicorn: Any = import_module("uvicorn")
 
 
 class ChatWorker(fasta2a_worker.Worker):
-    """Sends one model request per task. The response is streamed as chunks of one artifact, which is stored at the end."""
+    """Sends one model request per task."""
 
     async def run_task(self, params: Any) -> None:
         """Respond to one message."""

@@ -1,6 +1,6 @@
 """A relay that parses nothing: it forwards bytes between client and upstream.
 
-Its cost is the lower limit: no Python server can forward a response at a lower cost.
+Its cost is the lower limit for a Python server.
 """
 
 import argparse
