@@ -1,7 +1,7 @@
 """Models served by the Anthropic Messages API or a compatible server.
 
-The client of the ``anthropic`` package handles credentials, base URLs and retries, but uses tailrace's HTTP
-connections. The body of the response is read by tailrace's decoder.
+The client of the ``anthropic`` package handles credentials, base URLs and retries. tailrace's HTTP client sends the requests, and
+its decoder reads the responses.
 """
 
 from collections.abc import Mapping
@@ -30,15 +30,14 @@ class AnthropicModel(ClientModel):
 
     Args:
         name: The model's name.
-        base_url: The API's root URL, with or without ``/v1``. If None, the ``anthropic`` package uses
-            ``ANTHROPIC_BASE_URL`` or, if this variable is not set, Anthropic's public URL.
-        api_key: The API key. If None, the ``anthropic`` package uses ``ANTHROPIC_API_KEY`` or another configured
-            credential (``ANTHROPIC_AUTH_TOKEN``, a profile).
+        base_url: The API's root URL, with or without ``/v1``; None for ``ANTHROPIC_BASE_URL`` or, without it, Anthropic's public
+            URL.
+        api_key: The API key; None for ``ANTHROPIC_API_KEY`` or another credential of the ``anthropic`` package
+            (``ANTHROPIC_AUTH_TOKEN``, a profile).
         start_repeated: True if the server sends the beginning of each block twice (see
             `tailrace.wrappers.anthropic.events.MessageEvents`).
-        arguments: See `HTTPModel`. ``parameters`` may contain any member of the request, for example ``tools``,
-            ``thinking`` and ``max_tokens`` (by default `DEFAULT_MAX_TOKENS`). The members of ``extra_headers`` are
-            sent as headers, for example ``{"anthropic-beta": "…"}``.
+        arguments: See `HTTPModel`. ``parameters`` may contain any member of the request, for example ``max_tokens`` (by default
+            `DEFAULT_MAX_TOKENS`). The members of ``extra_headers`` are sent as headers.
 
     Raises:
         ConfigurationError: The API key is missing, or the ``anthropic`` package is not installed.
@@ -62,7 +61,7 @@ class AnthropicModel(ClientModel):
             raise ConfigurationError(
                 "the anthropic package is not installed: pip install 'tailrace[anthropic]'"
             ) from None
-        # Set the classes here, because the optional package is imported only in this constructor.
+        # Set here, because the optional package is imported only in this constructor.
         AnthropicModel.status_errors = (package.APIStatusError,)
         AnthropicModel.connection_errors = (package.APIConnectionError,)
         self._start_repeated = start_repeated
@@ -104,8 +103,7 @@ class AnthropicModel(ClientModel):
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         if options.tool_choice is None and options.parallel_tool_calls is not None:
-            # ``tool_choice`` contains both the tool choice and the setting for parallel calls. The operator's tool
-            # choice is combined with the setting.
+            # ``tool_choice`` also contains the setting for parallel calls, which is combined with the operator's tool choice.
             configured = self._parameters.get("tool_choice")
             if isinstance(configured, Mapping):
                 choice = cast("Mapping[str, Any]", configured)
@@ -126,8 +124,7 @@ class AnthropicModel(ClientModel):
             messages=AnthropicConverter().from_history(history),
             max_tokens=members.pop("max_tokens", DEFAULT_MAX_TOKENS),
             stream=True,
-            # ``extra_body`` may contain members that the package does not define. For example, ``temperature`` was
-            # removed from the package.
+            # ``extra_body`` may contain members that the package does not define, for example ``temperature``.
             extra_body=members,
             **options,
         )

@@ -1,42 +1,35 @@
 """Conversion between the common history and messages of the Anthropic Messages API.
 
-`AnthropicModel` uses `AnthropicConverter` for requests. In a request, messages of the roles ``user`` and ``assistant``
-alternate, and the first message has the role ``user``. The system prompt is a separate member of the request; see
-`AnthropicConverter.system_prompt`.
+Messages of the roles ``user`` and ``assistant`` alternate, and the first message has the role ``user``. The system prompt is a
+separate member of the request.
 
-The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
-content survives a round trip: ``to_history(from_history(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
-- ``History.system_message`` is not part of the messages. It is an argument of `AnthropicConverter.to_history`.
-- ``History.context`` is sent as the first text of the user. If the first message is the model's, a user message with
-  the text `AnthropicConverter.opening` is inserted before it.
-- Adjacent messages with the same role are merged. Tool results are merged with adjacent user messages, and come first
-  in the merged message.
-- Blank text, and messages with only blank text, are omitted, because the API rejects them. If the last message is the
-  model's, the white space at its end is removed.
-- Text after a call of a client tool (a tool that the provider does not run) is sent before the call, because the API
-  requires that a message ends with such calls.
-- Reasoning is sent only if this API produced and signed it. Reasoning at the end of a message is omitted, because the
-  API rejects it. The position of other reasoning does not change.
-- Calls of server tools (tools that the provider runs) and their results are sent only if this API produced them. A
-  result without its call is omitted. A call without its result is omitted if a message of the user follows. If a
-  model's message contains the result of a client tool, the result is sent in the next user message.
+- ``History.system_message`` is an argument of `AnthropicConverter.to_history`.
+- ``History.context`` is sent as the first text of the user. If the first message is the model's, a user message with the text
+  `AnthropicConverter.opening` is inserted before it.
+- Adjacent messages with the same role are merged. Tool results come first in the merged message.
+- Blank text, and messages with only blank text, are omitted, because the API rejects them. White space at the end of the model's
+  last message is removed.
+- Text after a call of a client tool is sent before the call, because the API requires that a message ends with such calls.
+- Reasoning is sent only if this API produced and signed it. Reasoning at the end of a message is omitted, because the API rejects
+  it.
+- Calls of server tools and their results are sent only if this API produced them. A result without its call is omitted. A call
+  without its result is omitted if a message of the user follows. If a model's message contains the result of a client tool, the
+  result is sent in the next user message.
 - A data part is sent as JSON in a text block. If the data is a content block of this API, the block itself is sent.
-- A user's file is sent as an image (JPEG, PNG, GIF, WebP) or a document (PDF, plain text). Any other file becomes a
-  text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of a model become such text
-  blocks, too. An image loses its name, and a text file loses its media type. For a file with a URL, `to_history`
-  derives the media type from the URL.
-- Arguments that are not a JSON object are sent as ``{"input": arguments}``. Other arguments become objects that also
-  have the model's original text (see `tailrace.wrappers.decoding.verbatim_json`). The ``anthropic`` package does not
-  use this text. It encodes the objects as compact JSON, which preserves order, numbers and characters, but not white
-  space, escapes and repeated keys. The ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is
-  not preserved.
-- The output of a tool is sent as text if it is text. A list of content blocks is sent as blocks if at least one block
-  is not text. Any other output is sent as JSON, and `to_history` returns the JSON as text. `to_history` gets the name
-  of the tool from the call with the same id.
+- A user's file is sent as an image (JPEG, PNG, GIF, WebP) or a document (PDF, plain text). Any other file, and each file of a
+  model, becomes a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. An image loses its name,
+  and a text file loses its media type. For a file with a URL, `to_history` derives the media type from the URL.
+- Arguments that are not a JSON object are sent as ``{"input": arguments}``. The ``anthropic`` package encodes other arguments as
+  compact JSON, which preserves order, numbers and characters, but not white space, escapes and repeated keys. The ``kind`` of a
+  call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
+- Tool output that is text is sent as text. A list of content blocks is sent as blocks if at least one block is not text. Any
+  other output is sent as JSON, and `to_history` returns the JSON as text. `to_history` gets the name of the tool from the call
+  with the same id.
 - The ``refusal`` of a model is sent as text.
-- Metadata is not sent, with one exception: ``metadata["anthropic"]`` of a part contains further fields of the API's
-  object. These fields are sent unchanged.
+- Metadata is not sent, except ``metadata["anthropic"]`` of a part, which contains further fields of the API's object.
 """
 
 import json
@@ -92,11 +85,9 @@ _RESULT_BLOCKS = frozenset({"browser_state", "document", "image", "search_result
 class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent | Mapping[str, Any]"]):
     """Stateless converter between conversations and messages of the Messages API.
 
-    Ids of tool calls are sent unchanged. `AnthropicModel` replaces invalid ids before the conversion.
-
     Attributes:
         id_pattern: Regular expression of valid tool call ids.
-        opening: Text of the user message that is inserted if the first message of a request would be the model's.
+        opening: Text of the user message that is inserted before a first message of the model.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[a-zA-Z0-9_-]+")
@@ -110,9 +101,6 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
 
     def from_history(self, history: History) -> "list[MessageParam]":
         """Return the messages of the request: the context, and then the conversation.
-
-        User and assistant messages alternate, and the first message is a user message. The system message is not
-        included; see `system_prompt`.
 
         Raises:
             ValueError: A message with a role other than MODEL contains a tool call.
@@ -141,14 +129,12 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
         """Convert the messages of a request to the common history.
 
         Args:
-            messages: The messages, oldest first. Objects of the ``anthropic`` package are accepted. With newer models,
-                a conversation may contain messages of the role ``system``. Their text is appended to the instructions.
-            system: The member ``system`` of the request, as text or as a list of text blocks; None if the request has
-                no such member.
+            messages: The messages, oldest first. Objects of the ``anthropic`` package are accepted. The text of messages of the
+                role ``system`` is appended to the instructions.
+            system: The member ``system`` of the request, as text or as a list of text blocks; None for none.
 
         Raises:
-            ValueError: The API does not define the role of a message, or the content of a message or of ``system`` is
-                invalid.
+            ValueError: The API does not define the role of a message, or the content of a message or of ``system`` is invalid.
         """
         reader = _HistoryReader()
         if system is not None:
@@ -161,15 +147,15 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
         """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream; a ``Message`` of the ``anthropic`` package or its JSON object; or
-                an assistant message of a request.
+            response: The chunk wrappers of a stream, a ``Message`` of the ``anthropic`` package or its JSON object, or an
+                assistant message of a request.
         """
         if isinstance(response, Mapping | BaseModel):
             return assemble_message(MessageEvents().wrap(_complete_message(cast("object", response))))
         return assemble_message(response)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> "list[MessageParam]":
-        """Return a list with one user message that has all results; an empty list if there are no results."""
+        """Return one user message that has all results; none if there are no results."""
         if not results:
             return []
         content = [_result_block(result) for result in results]
@@ -178,10 +164,9 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
     def create_chunk_wrapper(
         self, chunk: "RawMessageStreamEvent | Mapping[str, Any]"
     ) -> AnthropicEventWrapper:
-        """Wrap one event of a stream of the ``anthropic`` package. If the event has no content, the wrapper is empty.
+        """Wrap one event of a stream of the ``anthropic`` package. An event without content becomes an empty wrapper.
 
-        See `wrap_chunk` for the limitations. If an event has several deltas (a ``message_start`` with content), the
-        wrapper contains only the first delta. `wrap_chunk` returns all deltas.
+        The wrapper contains only the first delta of the event, with the limitations of `wrap_chunk`.
         """
         wrappers = wrap_chunk(chunk)
         return wrappers[0] if wrappers else AnthropicEventWrapper(as_object(chunk) or {})
@@ -193,7 +178,7 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
 class _Turns:
     """Builder of the messages of a request. Adjacent messages with the same role are merged.
 
-    The API rejects the complete request if one block is invalid. The builder therefore creates only valid messages.
+    The API rejects the complete request if one block is invalid.
     """
 
     def __init__(self) -> None:
@@ -210,8 +195,7 @@ class _Turns:
     def _insert(self, content: list[Fields], block: Fields) -> None:
         """Insert a block at the position that the API requires.
 
-        Results of client tools are inserted before all other blocks. Text is inserted before calls of client tools.
-        Any other block is appended.
+        Results of client tools are inserted before all other blocks, and text before calls of client tools.
         """
         position = len(content)
         if block["type"] == "text":
@@ -240,11 +224,10 @@ class _Turns:
         return messages
 
     def _drop_unmatched(self) -> None:
-        """Remove server tool calls without a result, and results without a call.
+        """Remove server tool calls without a result, and results without a call, which the API rejects.
 
-        After an interrupted response, a conversation may have such blocks. The API rejects them. There is one
-        exception: before the user's next message, a call without a result is valid. The response may then be paused, or
-        code of the model, which the provider runs, may be calling client tools.
+        Before the user's next message, a call without a result is valid: the response may be paused, or code of the model, which
+        the provider runs, may be calling client tools.
         """
         call_ids: set[object] = set()
         completed_ids: set[object] = set()
@@ -281,10 +264,7 @@ def _is_server_result(block: Fields) -> bool:
 
 
 def _assistant_blocks(message: Message) -> list[Fields]:
-    """Return the blocks of a model's message.
-
-    Reasoning and server tools of other providers, and results of client tools, are omitted.
-    """
+    """Return the blocks of a model's message, except the content that the module docstring excludes."""
     blocks: list[Fields] = []
     for part in message.content:
         own = own_fields(part.metadata, KEY)
@@ -317,7 +297,7 @@ def _assistant_blocks(message: Message) -> list[Fields]:
 
 
 def _client_tool_results(message: Message) -> list[Fields]:
-    """Return the results of client tools in a model's message. Other APIs permit results in such a message."""
+    """Return the results of client tools in a model's message, which other APIs permit."""
     call_ids = {call.id for call in message.tool_calls if call.kind != "server"}
     return [
         _result_block(result)
@@ -331,7 +311,7 @@ def _user_blocks(message: Message, server_call_ids: AbstractSet[str]) -> list[Fi
 
     Args:
         message: The message.
-        server_call_ids: Ids of the calls of server tools. The results of these calls are omitted.
+        server_call_ids: Ids of the calls of server tools, whose results are omitted.
     """
     blocks: list[Fields] = []
     for part in message.content:
@@ -372,10 +352,7 @@ def _result_block(result: ContentPartToolResult) -> Fields:
 
 
 def _content_blocks(output: object) -> list[Fields]:
-    """Return the output of a tool as content blocks.
-
-    Return an empty list if the output is not a list of blocks, or contains only text blocks.
-    """
+    """Return the output of a tool as content blocks; an empty list if it is not a list of blocks, or contains only text."""
     if not isinstance(output, list):
         return []
     blocks = [dict(as_mapping(item) or {}) for item in cast("list[object]", output)]
@@ -383,7 +360,7 @@ def _content_blocks(output: object) -> list[Fields]:
     if not kinds & _RESULT_BLOCKS or not kinds <= _RESULT_BLOCKS | {"text"}:
         return []
     if any("source" not in block for block in blocks if block["type"] in ("document", "image")):
-        return []  # not a block of this API: the type ``image`` of MCP has another format
+        return []  # the type ``image`` of MCP has another format
     return [block for block in blocks if block["type"] != "text" or as_text(block.get("text")).strip()]
 
 
@@ -397,7 +374,7 @@ class _HistoryReader(HistoryReader):
         if role == "user":
             self._read_user(content)
         elif role == "assistant":
-            # Do not search for ``<think>`` tags, because the decoder already separated the reasoning from the text.
+            # The reasoning is already separated from the text.
             self.add(assemble_message(MessageEvents().wrap(_complete_message(fields)), think_tags=False))
         elif role == "system":
             self.add_system(_joined_text(content))
@@ -445,10 +422,7 @@ def _user_part(block: Fields) -> ContentPart:
 
 
 def _message_fields(message: object) -> Fields:
-    """Return a message as a JSON object. Its ``content`` is a list of blocks.
-
-    The message may also be an object of the ``anthropic`` package.
-    """
+    """Return a message as a JSON object with a list of blocks. It may be an object of the ``anthropic`` package."""
     fields = as_object(message) or {}
     return {**fields, "content": _entries(fields.get("content"))}
 

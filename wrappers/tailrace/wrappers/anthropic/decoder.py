@@ -1,7 +1,6 @@
 """Decoder of streams of the Anthropic Messages API.
 
 `AnthropicDecoder` reads the bytes of a response body. `wrap_chunk` reads single events of the ``anthropic`` package.
-Both use `tailrace.wrappers.anthropic.events`, which interprets the events.
 """
 
 from collections.abc import Mapping
@@ -23,7 +22,6 @@ __all__ = ("AnthropicDecoder", "AnthropicEventWrapper", "MessageEvents", "wrap_c
 class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
     """Sans-IO decoder of the body of a streamed Messages response.
 
-    The decoder ignores the names of SSE events other than ``error``, because each JSON object has a member ``type``.
     The decoder also reads streams of the legacy text completions API, and complete (not streamed) messages.
 
     Args:
@@ -32,8 +30,7 @@ class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
         start_repeated: See `MessageEvents`.
 
     Attributes:
-        done: True after the last event of a message. Events that follow are also decoded, because some bodies contain
-            several messages.
+        done: True after the last event of a message. Later events are also decoded, because some bodies contain several messages.
     """
 
     __slots__ = ("_events",)
@@ -56,19 +53,18 @@ class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
         return AnthropicEventWrapper({}, details=ChunkDetails(error=error))
 
     def close(self) -> list[AnthropicEventWrapper]:
-        """End the body, and return the chunk wrappers of buffered data and of an unfinished block."""
+        """End the body. Return the chunk wrappers of buffered data and of an unfinished block."""
         return [*super().close(), *self._events.close()]
 
 
 def wrap_chunk(chunk: "BaseModel | Mapping[str, Any]") -> list[AnthropicEventWrapper]:
     """Return the chunk wrappers of a single event, without knowledge of earlier events.
 
-    Use `MessageEvents` instead if arguments or signatures are sent twice (at the start of a block and in its deltas), if
-    a message restarts, or if several events contain parts of the usage.
+    Use `MessageEvents` for complete streams: arguments or signatures may be sent twice, a message may restart, and several events
+    may contain parts of the usage.
 
     Args:
-        chunk: An event of a stream or a complete ``Message``, as an object of the ``anthropic`` package or as its
-            JSON object.
+        chunk: An event of a stream or a complete ``Message``, as an object of the ``anthropic`` package or as its JSON object.
     """
     events = MessageEvents()
     return [*events.wrap(as_object(chunk) or {}), *events.close()]

@@ -1,9 +1,8 @@
 """Interpretation of the events of the Messages API. Anthropic, Vertex AI, Bedrock and gateways send these events.
 
-`AnthropicDecoder` and the Bedrock decoder use `MessageEvents`. A message is a series of content blocks. Text, reasoning
-and fragments of tool calls are returned immediately. The index of a block identifies the tool call. Any other block
-(the result of a server tool, a compaction, …) is buffered, and becomes one part at the end of the block. The metadata
-of the part contains the original block, because later requests must contain the block unchanged.
+A message is a series of content blocks. Text, reasoning and fragments of tool calls are returned immediately. The index of a
+block identifies the tool call. Any other block (the result of a server tool, a compaction, …) is buffered, and becomes one part.
+Its metadata contains the original block, because later requests must contain the block unchanged.
 """
 
 from collections.abc import Mapping
@@ -34,13 +33,13 @@ _FINISH_REASONS = {
     "model_context_window_exceeded": FinishReason.LENGTH,
     "tool_use": FinishReason.TOOL_CALLS,
     "refusal": FinishReason.CONTENT_FILTER,
-    # ``pause_turn`` is not listed, because the response is not complete. To continue the response, a client sends the
-    # unchanged message in a new request.
+    # After ``pause_turn``, the response is not complete. A client continues it by sending the unchanged message in a
+    # new request.
 }
 _MESSAGE_FIELDS = frozenset(
     {"completion", "content", "delta", "error", "message", "role", "stop_reason", "type", "usage"}
 )
-_MAX_PENDING_CALLS = 64  # maximum number of server tool calls without a result
+_MAX_PENDING_CALLS = 64  # server tool calls without a result
 
 _NO_BLOCK = -1  # no block is open
 
@@ -49,7 +48,7 @@ class AnthropicEventWrapper(ReadWrapper[dict[str, Any]], gc=False):
     """Chunk wrapper for one delta of an event. An event with a complete message has several deltas.
 
     Attributes:
-        finish: The finish reason that is reported with the event; None if there is none.
+        finish: The finish reason in the event; None if there is none.
         usage: The token counts of the request so far; None if the event has no counts.
     """
 
@@ -57,14 +56,10 @@ class AnthropicEventWrapper(ReadWrapper[dict[str, Any]], gc=False):
 class MessageEvents:
     """Sans-IO reader of the events of one response. Invalid content of an event never causes an exception.
 
-    Of the content, the reader stores only the start of the open block or a buffered block, and the tool names of at
-    most 64 server tool calls without a result.
-
     Args:
         provider: The provider's name in errors.
-        start_repeated: True if the server sends the beginning of a block both at the start of the block and in the
-            first delta, as MiniMax does. By default, repeated text is preserved, because a model may repeat text on
-            purpose.
+        start_repeated: True if the server sends the beginning of a block both at the start of the block and in the first delta,
+            as MiniMax does. By default, repeated text is preserved, because a model may repeat text on purpose.
 
     Attributes:
         done: True if a message has ended and no other message has started.
@@ -97,12 +92,12 @@ class MessageEvents:
         self.done = False
         self._open: bool = False  # True if a message has started and has not ended
         self._id: str = ""
-        # Stop reason in the first event of the message. It is reported at the end of the message.
+        # Stop reason in the first event of the message, which is reported at its end.
         self._stop_reason: str | None = None
         self._usage: dict[str, Any] = {}
         self._names: dict[str, str] = {}
-        # The block indexes of each message start at 0. The offset (the number of blocks in earlier messages) is added
-        # to the indexes, so that the indexes of tool calls are unique.
+        # The block indexes of each message start at 0. The number of blocks in earlier messages is added to them, so that
+        # the indexes of tool calls are unique.
         self._offset = self._next = 0
         self._clear_block()
 
@@ -110,7 +105,7 @@ class MessageEvents:
         """Return the chunk wrappers of one event; an empty list for a ping or an unknown event.
 
         Args:
-            event: The JSON object of the event. The wrappers refer to the object, but do not change it.
+            event: The JSON object of the event. The wrappers refer to it, but do not change it.
             error_event: True if the name of the SSE event is ``error``.
         """
         # Fast path for deltas with three fields, which are most events.
@@ -128,11 +123,10 @@ class MessageEvents:
         """Return the chunk wrapper of an event that adds text, thinking or call arguments to the open block.
 
         Args:
-            event: An event of type ``content_block_delta`` that has only the fields ``type``, ``index`` and
-                ``delta``.
+            event: An event of type ``content_block_delta`` that has only the fields ``type``, ``index`` and ``delta``.
 
         Returns:
-            A list with one chunk wrapper; an empty list if the event is not such an event.
+            A list with one chunk wrapper; an empty list for other events.
         """
         delta: Any = event.get("delta")
         index: Any = event.get("index")
@@ -155,7 +149,7 @@ class MessageEvents:
         return []
 
     def close(self) -> list[AnthropicEventWrapper]:
-        """End the response, and return the chunk wrappers of an unfinished block."""
+        """End the response. Return the chunk wrappers of an unfinished block."""
         return self._end_block()
 
     def _wrap(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
@@ -187,7 +181,7 @@ class MessageEvents:
         message_id = _identifier(message.get("id"))
         if self._open and message_id == self._id:
             return []  # the server sent the first event of the message again
-        # If a message starts before the current message has ended, a gateway has sent the request again.
+        # A gateway has sent the request again if a message starts before the current message has ended.
         restarts = self._open
         wrappers: list[AnthropicEventWrapper] = []
         if restarts:
@@ -241,7 +235,7 @@ class MessageEvents:
         return wrappers
 
     def _read_complete_message(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
-        """Read a complete message. It may repeat the message that was streamed before."""
+        """Read a complete message, which may repeat the streamed message."""
         if _identifier(event.get("id")) == self._id and self._next > self._offset:
             event = {**event, "content": None}
         self._open = self._open and _identifier(event.get("id")) != self._id
@@ -264,7 +258,7 @@ class MessageEvents:
         return [wrapper]
 
     def _merge_usage(self, new: object, metadata: dict[str, Any]) -> Usage | None:
-        """Merge counts into the usage, and return the usage; None without new counts. Copy the service tier to ``metadata``."""
+        """Merge counts into the usage and return it; None without new counts. Copy the service tier to ``metadata``."""
         if not as_mapping(new):
             return None
         self._usage = merged_usage(self._usage, new)
@@ -276,16 +270,15 @@ class MessageEvents:
     # --- blocks -----------------------------------------------------------------------------------------------
 
     def _clear_block(self) -> None:
-        self._index = _NO_BLOCK  # index of the open block, or _NO_BLOCK
-        self._streaming = _NO_BLOCK  # index of the open block if the block has received a delta, or _NO_BLOCK
+        self._index = _NO_BLOCK  # index of the open block
+        self._streaming = _NO_BLOCK  # index of the open block if it has received a delta
         self._is_empty_text = False  # True if the open block is a text block without text so far
         self._start_event: dict[str, Any] = {}
-        # Content in the event that started the block. Deltas replace the arguments and the signature, and may repeat
-        # the text.
+        # Content in the event that started the block. Deltas replace the arguments and the signature, and may repeat the text.
         self._start_arguments = ""
         self._start_signature = ""
         self._start_text = ""
-        # The open block if it is buffered, and becomes one part at its end; otherwise None.
+        # The open block if it is buffered and becomes one part at its end.
         self._buffered_block: dict[str, Any] | None = None
 
     def _open_index(self, index: object) -> None:
@@ -384,13 +377,12 @@ class MessageEvents:
             fragment = delta.get("partial_json")
             text = fragment if isinstance(fragment, str) else json_text(fragment) if fragment else ""
             if not text:
-                # In most blocks, the first delta is empty. An empty delta does not replace the arguments from the start
-                # of the block.
+                # In most blocks, the first delta is empty. It does not replace the arguments from the start of the block.
                 return wrappers
             self._start_arguments = ""
             wrapper.calls = (ToolCallDelta(self._offset + self._index, arguments=text),)
         elif self._buffered_block is not None:
-            # A later value of a field replaces the earlier value. (A compaction has only one delta.)
+            # A later value of a field replaces the earlier value.
             self._buffered_block |= _other_fields(delta, "type")
             return wrappers
         else:
@@ -447,8 +439,7 @@ class MessageEvents:
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
     """Return the token counts of a usage object; None if the object has no counts.
 
-    ``input_tokens`` of this API excludes tokens that were read from or written to the prompt cache. The returned number
-    includes these tokens.
+    The returned input tokens include tokens that were read from or written to the prompt cache, which this API counts separately.
     """
     input_counts = [
         as_count(fields.get(name))

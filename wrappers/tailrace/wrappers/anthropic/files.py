@@ -1,8 +1,4 @@
-"""Conversion of files to and from content blocks of the Messages API.
-
-Images and documents become ``image`` and ``document`` blocks. Any other file becomes a line of text that describes the
-file.
-"""
+"""Conversion of files to and from content blocks of the Messages API: images, documents, or a text that describes the file."""
 
 import base64
 from collections.abc import Mapping
@@ -14,7 +10,7 @@ from tailrace.wrappers.conversion.files import file_description as note
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 
-# In the URL of an uploaded file, this prefix precedes the id of the file.
+# Prefix of the id in the URL of an uploaded file.
 _FILE_ID = "anthropic-file:"
 _PDF = "application/pdf"
 _IMAGES = {**{kind: kind for kind in IMAGE_TYPES.values()}, "image/jpg": "image/jpeg"}

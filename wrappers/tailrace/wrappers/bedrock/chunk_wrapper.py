@@ -41,17 +41,12 @@ _CACHE_WRITE = ("cacheWriteInputTokens", "cacheWriteInputTokenCount")
 class BedrockWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
     """Chunk wrapper for one Bedrock event. For a Converse event, ``raw`` has one member, whose name is the type of the event.
 
-    Attributes:
-        text: The visible text of this delta.
-        reasoning: The reasoning text of this delta.
-        calls: Fragments of tool calls. The index of a call is the index of its content block.
-        finish: The finish reason; None while the response continues. Its raw value is Bedrock's ``stopReason``.
-        usage: Token counts of the request; None if the event has none.
+    The index of a tool call is the index of its content block.
     """
 
 
 def finish_message(raw: object) -> FinishMessage | None:
-    """Convert a ``stopReason`` to a finish message; return None if the value is not a string or is empty."""
+    """Convert a ``stopReason`` to a finish message; None if the value is not a string or is empty."""
     if not isinstance(raw, str) or not raw:
         return None
     return FinishMessage(_REASONS.get(raw.lower(), FinishReason.UNSPECIFIED), raw)
@@ -60,8 +55,7 @@ def finish_message(raw: object) -> FinishMessage | None:
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
     """Return the token counts of a usage object in any of Bedrock's formats; None if the object has no counts.
 
-    Bedrock counts tokens that were read from or written to the prompt cache separately. The returned input tokens
-    include these tokens.
+    The returned input tokens include tokens that were read from or written to the prompt cache, which Bedrock counts separately.
     """
     input_tokens, output_tokens = first_count(fields, *_INPUT), first_count(fields, *_OUTPUT)
     total = first_count(fields, "totalTokens")

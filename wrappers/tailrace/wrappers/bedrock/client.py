@@ -1,8 +1,7 @@
 """Models served by the ConverseStream operation of Amazon Bedrock.
 
-tailrace does not use boto3 for requests, because boto3 blocks a thread for each stream and parses each frame. Requests
-with a Bedrock API key need no AWS package. For other requests, botocore provides the credentials and signs the
-requests.
+Requests are sent without boto3, which blocks a thread for each stream and parses each frame. With a Bedrock API key, no AWS
+package is necessary. Otherwise, botocore provides the credentials and signs the requests.
 """
 
 import os
@@ -41,13 +40,11 @@ class BedrockModel(DirectModel):
 
     Args:
         name: The id of the model, or the id or ARN of an inference profile.
-        region: The AWS region; None to use ``AWS_REGION``, ``AWS_DEFAULT_REGION`` or, without an API key, the AWS
-            profile.
-        arguments: See `DirectModel`. ``base_url`` is the root URL of the service; None to use
-            ``AWS_ENDPOINT_URL_BEDROCK_RUNTIME``, ``AWS_ENDPOINT_URL`` or the endpoint of the region. ``api_key`` is a
-            Bedrock API key; None to use ``AWS_BEARER_TOKEN_BEDROCK``. Without an API key, requests are signed with
-            credentials from botocore (environment, profile, role, …). ``parameters`` may contain any member of the
-            request, for example ``inferenceConfig`` and ``toolConfig``.
+        region: The AWS region; None to use ``AWS_REGION``, ``AWS_DEFAULT_REGION`` or, without an API key, the AWS profile.
+        arguments: See `DirectModel`. The default ``base_url`` is ``AWS_ENDPOINT_URL_BEDROCK_RUNTIME``, ``AWS_ENDPOINT_URL`` or
+            the endpoint of the region. The default ``api_key`` is ``AWS_BEARER_TOKEN_BEDROCK``. Without an API key, requests are
+            signed with credentials from botocore (environment, profile, role, …). ``parameters`` may contain any member of the
+            request.
 
     Raises:
         ConfigurationError: The region or the credentials are missing, or botocore is required but not installed.
@@ -72,8 +69,7 @@ class BedrockModel(DirectModel):
             raise ConfigurationError(f"no region for the model {name!r}: set {_REGIONS[0]}")
         suffix = ".cn" if self._region.startswith("cn-") else ""
         root = (root or f"https://bedrock-runtime.{self._region}.amazonaws.com{suffix}").rstrip("/")
-        # Colons are not escaped, because the HTTP client does not escape them, and the signature must match the path
-        # that is sent.
+        # The HTTP client does not escape colons, and the signature must match the path that is sent.
         self.address = f"{root}/model/{quote(name, safe=':')}/converse-stream"
 
     @property
@@ -83,7 +79,7 @@ class BedrockModel(DirectModel):
 
     async def _post(self, history: History, parameters: Mapping[str, Any]) -> HttpResponse:
         if self._credentials is not None:
-            # The call runs in a thread, because it may request new credentials over the network.
+            # The call may request new credentials over the network.
             self._frozen = await to_thread.run_sync(self._credentials.get_frozen_credentials)
         return await super()._post(history, parameters)
 
@@ -141,7 +137,7 @@ class BedrockModel(DirectModel):
             )
 
     def _sign(self, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """Return the headers with a signature (AWS Signature Version 4). The signature is valid for a few minutes."""
+        """Return the headers with a signature (AWS Signature Version 4), which is valid for a few minutes."""
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
 

@@ -1,7 +1,6 @@
 """Conversion of Bedrock's content blocks to parts: texts, files, tool results, and blocks that only Bedrock has.
 
-A block is a JSON object with one member, whose name is the type of the block: ``{"text": …}``,
-``{"image": {…}}``.
+A block is a JSON object with one member, whose name is the type of the block, for example ``{"text": …}``.
 """
 
 import base64
@@ -59,16 +58,13 @@ FORMATS: Mapping[str, Mapping[str, str]] = {
 }
 
 PADDING = frozenset({"p"})
-"""Names of padding members. Padding hides the lengths of messages from observers of the network."""
-# Maximum nesting depth of a copied value. (Python's recursion limit allows a few hundred levels.)
+"""Names of padding members, which hide the lengths of messages from observers of the network."""
+# Maximum nesting depth of a copied value, because of Python's recursion limit.
 _MAX_LEVELS = 100
 
 
 def blob(value: object) -> bytes | None:
-    """Return the bytes of a field, which are base64 text in JSON, and ``bytes`` in objects of boto3.
-
-    Return None for any other value.
-    """
+    """Return the bytes of a field: base64 text in JSON, or ``bytes`` in objects of boto3. None for any other value."""
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
@@ -80,10 +76,7 @@ def blob(value: object) -> bytes | None:
 
 
 def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
-    """Convert a value of boto3 to a JSON value: bytes become base64 text.
-
-    Values that are nested deeper than ``levels`` are returned unchanged.
-    """
+    """Convert a value of boto3 to a JSON value: bytes become base64 text. Very deep values are returned unchanged."""
     if levels <= 0:
         return value
     if isinstance(value, bytes | bytearray):
@@ -97,7 +90,7 @@ def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
 
 
 def own_metadata(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
-    """Return metadata with all fields of an object that are not standard fields; empty if there are none."""
+    """Return metadata with all fields that are not standard fields; empty if there are none."""
     other_fields = {
         name: plain_json(wire_json(value))
         for name, value in fields.items()
@@ -107,16 +100,12 @@ def own_metadata(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
 
 
 def own_data(kind: str, value: object) -> ContentPartData:
-    """Return a data part for a block that only Bedrock has.
-
-    The data is the value of the block, and the metadata contains its type. Later requests can therefore contain the
-    unchanged block.
-    """
+    """Return a data part for a block that only Bedrock has. The metadata contains the type of the block, for later requests."""
     return ContentPartData(data=plain_json(wire_json(value)), metadata={KEY: {"type": kind}})
 
 
 def read_part(block: Mapping[str, Any]) -> ContentPartText | ContentPartFile | ContentPartData:
-    """Convert a content block to a part. The block is neither reasoning, nor a tool call, nor a tool result."""
+    """Convert a content block that is neither reasoning, nor a tool call, nor a tool result to a part."""
     kind, value = next(((name, value) for name, value in block.items() if name not in PADDING), ("", None))
     if kind == "text" and isinstance(value, str):
         return ContentPartText(text=value)
@@ -155,7 +144,7 @@ def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolRes
 
     Args:
         fields: The value of the member ``toolResult``.
-        name: The name of the tool; empty if the name is unknown.
+        name: The name of the tool; empty if unknown.
     """
     content = as_mappings(fields.get("content") or [])
     texts = [block["text"] for block in content if list(block) == ["text"] and isinstance(block["text"], str)]
@@ -166,8 +155,7 @@ def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolRes
     elif len(content) == 1 and list(content[0]) == ["json"]:
         output = plain_json(content[0]["json"])
     else:
-        # The content is also stored in the metadata. Otherwise, later requests would contain the content as JSON
-        # instead of images and documents.
+        # Without the content in the metadata, later requests would contain JSON instead of images and documents.
         output = plain_json(wire_json(content))
         metadata = {KEY: {**metadata.get(KEY, {}), "content": output}}
     return ContentPartToolResult(
@@ -180,7 +168,7 @@ def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolRes
 
 
 def arguments_text(value: object) -> str:
-    """Return the input of a tool call as text. An object, which is a complete input, is encoded as JSON."""
+    """Return the input of a tool call as text. An object is encoded as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else json_text(wire_json(value))

@@ -1,41 +1,37 @@
 """Conversion between the common history and messages of the Bedrock Converse API.
 
-`BedrockModel` uses `BedrockConverter` for requests. These are the rules of the Converse API: The system prompt is a
-separate member (see `BedrockConverter.system_prompt`). User and assistant messages alternate, and the first message is
-a user message. Tool results are at the start of the message that follows their calls. Blank text is invalid. Document
-names are unique, and contain only permitted characters. In addition, the models require that a message has tool calls
-only at its end, and no reasoning at its end.
+The rules of the Converse API are: The system prompt is a separate member. User and assistant messages alternate, and the first
+message is a user message. Tool results are at the start of the message that follows their calls. Blank text is invalid. Document
+names are unique, and contain only permitted characters. In addition, the models require that a message has tool calls only at its
+end, and no reasoning at its end.
 
-The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
-content survives a round trip: ``to_history(from_history(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
-- ``History.system_message`` is not part of the messages. It is an argument of `BedrockConverter.to_history`. A blank
-  system message is omitted. ``History.context`` is sent as the first text of the user.
-- Adjacent messages of users and tools, and adjacent messages of models, are merged. `to_history` divides a merged
-  message: its tool results become a message of the role TOOL, and its other content becomes a message of the role USER.
-  If the first message is the model's, a user message with the text `BedrockConverter.opening` is inserted before it.
-- Blank text, and messages with only blank text, are omitted. If the last message is the model's, the white space at its
-  end is removed.
+- ``History.system_message`` is an argument of `BedrockConverter.to_history`. A blank system message is omitted.
+  ``History.context`` is sent as the first text of the user.
+- Adjacent messages of users and tools, and adjacent messages of models, are merged. `to_history` divides a merged message into a
+  message of the role TOOL with the tool results, and a message of the role USER. If the first message is the model's, a user
+  message with the text `BedrockConverter.opening` is inserted before it.
+- Blank text, and messages with only blank text, are omitted. White space at the end of the model's last message is removed.
 - Text of the model after a tool call is sent before the call.
 - Reasoning is sent only if Bedrock signed or redacted it. Reasoning at the end of a message is omitted.
-- Calls of server tools (tools that the provider runs) and their results are sent only if Bedrock ran the tools. If a
-  model's message contains the result of another tool, the result is sent in the next user message.
-- A data part is sent as JSON in a text block. If the data is a content block of Bedrock, the block itself is sent. In a
-  message of the model, a block with a file becomes the text ``[type]``.
-- A user's file is sent with its bytes or with an ``s3://`` URL. A file with another URL, an empty file, and a file of
-  an unknown type become a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of
-  a model become such text blocks, too. A text file of an unknown type is sent as plain text. If a file has no type, the
-  extension of its name determines the type. Images, video and audio lose their names. Invalid characters in the name of
-  a document are replaced with spaces, and a number is added if the name is not unique. ``to_history`` adds the
-  extension of the document's format to the name. If a message has documents but no text, the text
-  `BedrockConverter.documents` is added.
-- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object
-  are sent as ``{"input": arguments}``. All other arguments are sent as the model's original text, which ``to_history``
-  does not restore. The ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
-- If the output of a tool is blank text, or is neither text nor a JSON object, it is sent as JSON. ``to_history``
-  returns the JSON as text, and gets the name of the tool from the call with the same id.
-- Metadata is not sent, with one exception: ``metadata["bedrock"]`` of a part contains further fields of Bedrock's
-  block. These fields are sent unchanged.
+- Calls of server tools and their results are sent only if Bedrock ran the tools. If a model's message contains the result of
+  another tool, the result is sent in the next user message.
+- A data part is sent as JSON in a text block. If the data is a content block of Bedrock, the block itself is sent. In a message
+  of the model, a block with a file becomes the text ``[type]``.
+- A user's file is sent with its bytes or with an ``s3://`` URL. A file of a model, an empty file, a file with another URL, and a
+  file of an unknown type become a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. A text file
+  of an unknown type is sent as plain text. If a file has no type, the extension of its name determines the type. Images, video
+  and audio lose their names. Invalid characters in the name of a document are replaced with spaces, and a number is added if the
+  name is not unique. ``to_history`` adds the extension of the document's format to the name. If a message has documents but no
+  text, the text `BedrockConverter.documents` is added.
+- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object are sent
+  as ``{"input": arguments}``. All other arguments are sent as the model's original text, which ``to_history`` does not restore.
+  The ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
+- Tool output that is blank text, or neither text nor a JSON object, is sent as JSON. ``to_history`` returns the JSON as text, and
+  gets the name of the tool from the call with the same id.
+- Metadata is not sent, except ``metadata["bedrock"]`` of a part, which contains further fields of Bedrock's block.
 """
 
 import base64
@@ -92,13 +88,12 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
     """Stateless converter between conversations and Converse messages.
 
     Args:
-        result_status: True to mark failed tool results with ``"status": "error"``. Only models of Anthropic and Amazon
-            accept this member. False to send the output ``{"error": output}`` instead. ``to_history`` does not
-            recognize such an output as a failure.
+        result_status: True to mark failed tool results with ``"status": "error"``, which only models of Anthropic and Amazon
+            accept. False to send ``{"error": output}`` instead, which ``to_history`` does not recognize as a failure.
 
     Attributes:
         id_pattern: Regular expression of valid tool call ids.
-        opening: Text of the user message that is inserted if the first message of a conversation is the model's.
+        opening: Text of the user message that is inserted before a first message of the model.
         documents: Text that is added to a user message with documents but without text.
     """
 
@@ -162,7 +157,7 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return assemble_message(response)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
-        """Return a list with one user message that has all results; an empty list if there are no results."""
+        """Return one user message that has all results; none if there are no results."""
         request = _Request(self, result_status=self._result_status)
         request.add("user", [request.result_block(result) for result in results])
         return request.messages()
@@ -300,7 +295,7 @@ class _Request:
 
 
 def _text_blocks(text: str) -> list[Fields]:
-    """Return a list with a text block. For blank text, which Converse rejects, return an empty list."""
+    """Return a text block; none for blank text, which Converse rejects."""
     return [{"text": text}] if text.strip() else []
 
 

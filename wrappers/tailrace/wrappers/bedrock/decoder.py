@@ -1,9 +1,8 @@
 """Decoder of the streams of Amazon Bedrock: ConverseStream and InvokeModelWithResponseStream.
 
-Bedrock sends both streams as binary frames. Recordings often contain decoded frames: one JSON object on each line,
-either ``{"event": …, "payload": …}`` or an event of boto3. `BedrockDecoder` reads all these formats. `wrap_chunk` reads
-a single event of boto3. The events are interpreted by `tailrace.wrappers.bedrock.events` (Converse) and
-`tailrace.wrappers.bedrock.invoke_model` (InvokeModel).
+Bedrock sends both streams as binary frames. Recordings often contain decoded frames: one JSON object on each line, either
+``{"event": …, "payload": …}`` or an event of boto3. `BedrockDecoder` reads all these formats. `wrap_chunk` reads a single event
+of boto3.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text, read_json
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 
-_MAX_EXCERPT = 80  # maximum number of bytes of an invalid payload in an error message
+_MAX_EXCERPT = 80  # bytes of an invalid payload in an error message
 
 
 class _Chunk(msgspec.Struct, gc=False):
@@ -38,8 +37,7 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
     """Sans-IO decoder of a response body of ConverseStream or InvokeModelWithResponseStream.
 
-    The body has binary frames (``application/vnd.amazon.eventstream``) or JSON lines. The first byte shows the format.
-    The decoder also reads complete (not streamed) responses.
+    The body has binary frames (``application/vnd.amazon.eventstream``) or JSON lines, or is a complete (not streamed) response.
 
     Args:
         provider: The provider's name in errors.
@@ -62,8 +60,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
         """Decode the next bytes of the body; see `ResponseDecoder.feed`."""
         frames = self._frames
         if frames is None:
-            # A frame begins with its length, which is less than 2²⁴. The first byte of a frame is therefore zero. JSON
-            # never begins with a zero byte.
+            # A frame begins with its length, which is less than 2²⁴, and therefore with a zero byte. JSON never does.
             if self._head or self._has_event or data[:1] != b"\0":
                 return super().feed(data)
             frames = self._frames = EventStreamDecoder(max_frame_bytes=self._bound)
@@ -126,7 +123,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
                 try:
                     return self._wrap_invocation(_decode_chunk(frame.payload).bytes)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    pass  # the payload has another format, and is read below
+                    pass  # the payload has another format, which is read below
             payload = _read_payload(frame.payload)
             if isinstance(name, str) and payload is not None:
                 return self._wrap_event(name, payload)
@@ -147,7 +144,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
             if self._converse.ended:
                 self.done = True
             return wrappers
-        # The model's JSON is encoded as base64. Some recordings contain the JSON itself.
+        # The model's JSON is encoded as base64, but some recordings contain the JSON itself.
         fields = as_mapping(payload)
         if fields is None:
             return []
@@ -181,8 +178,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
 def wrap_chunk(event: Mapping[str, Any]) -> list[ChunkWrapper[Any]]:
     """Return the chunk wrappers of a single event of boto3, without knowledge of earlier events.
 
-    For complete streams, use `BedrockDecoder` or `ConverseEvents`. They join the deltas of a text block, and the
-    fragments of other blocks (images, results of server tools).
+    For complete streams, use `BedrockDecoder` or `ConverseEvents`, which join the deltas and fragments of a block.
 
     Args:
         event: One event of ``converse_stream()["stream"]`` or ``invoke_model_with_response_stream()["body"]``.

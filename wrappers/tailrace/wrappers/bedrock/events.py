@@ -1,8 +1,8 @@
 """Interpretation of the events of a Bedrock Converse stream.
 
-An event is a JSON object with one member. The name of the member is the type of the event: ``messageStart``,
-``contentBlockStart``, ``contentBlockDelta``, ``contentBlockStop``, ``messageStop``, ``metadata``, or the type of an
-exception. Amazon's models send the same objects in InvokeModel streams.
+An event is a JSON object with one member. Its name is the type of the event: ``messageStart``, ``contentBlockStart``,
+``contentBlockDelta``, ``contentBlockStop``, ``messageStop``, ``metadata``, or the type of an exception. Amazon's models send the
+same objects in InvokeModel streams.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ EVENTS = frozenset(
 """Types of the events of a Converse stream other than exceptions."""
 
 _SERVER_TOOL = "server_tool_use"
-_MAX_SERVER_CALLS = 256  # maximum number of server tool calls whose tool names are stored
+_MAX_SERVER_CALLS = 256  # server tool calls whose tool names are stored
 _SIGNED_METADATA = {KEY: {"type": "reasoningContent"}}
 
 
@@ -75,10 +75,9 @@ class ConverseEvents:
 
     Args:
         provider: The provider's name in errors.
-        blocks_are_tokens: True to join the text of adjacent blocks. In InvokeModel streams of Amazon's models, each
-            token is a content block.
-        max_block_bytes: Maximum size in bytes of a buffered block. A larger block is discarded, and an error is
-            reported.
+        blocks_are_tokens: True to join the text of adjacent blocks, because each token is a content block in InvokeModel streams
+            of Amazon's models.
+        max_block_bytes: Maximum size in bytes of a buffered block. A larger block is discarded, and an error is reported.
 
     Attributes:
         ended: True after an exception, or after the stop reason and the metadata have been received.
@@ -114,7 +113,7 @@ class ConverseEvents:
         self.ended = False
 
     def wrap(self, event: Mapping[str, Any]) -> list[BedrockWrapper]:
-        """Return the chunk wrappers of an event of boto3. An event is an object with one member."""
+        """Return the chunk wrappers of an event of boto3: an object with one member."""
         wrappers: list[BedrockWrapper] = []
         for name, payload in event.items():
             wrappers += self.wrap_event(name, payload)
@@ -128,7 +127,7 @@ class ConverseEvents:
             # The classes are also compared, because ``False`` equals 0.
             is_open_block = index == self._open and index.__class__ is self._open.__class__
             if is_open_block and delta.__class__ is dict and len(delta) == 1:
-                # Fast path for events that add text to the open block, which are most events.
+                # Fast path for most events, which add text to the open block.
                 text: Any = delta.get("text")
                 if text.__class__ is str:
                     return [BedrockWrapper({name: payload}, 0, None, True, text)]
@@ -302,7 +301,7 @@ class ConverseEvents:
         )
 
     def _buffer(self, wrapper: BedrockWrapper, index: int | None, kind: str, value: object) -> None:
-        """Buffer a fragment of a block. The block is reported when it is complete."""
+        """Buffer a fragment of a block, which is reported when it is complete."""
         pending = self._pending
         if pending is None or pending.index != index or pending.kind != kind:
             finished = self._end_block()
@@ -335,7 +334,7 @@ class ConverseEvents:
             )
 
     def _end_block(self) -> BedrockWrapper | None:
-        """Return the chunk wrapper of the buffered block, or None, and clear the buffer."""
+        """Clear the buffer. Return the chunk wrapper of the buffered block, or None."""
         pending, self._pending = self._pending, None
         if pending is None or pending.dropped:
             return None

@@ -41,9 +41,8 @@ class EventStreamFrame(msgspec.Struct, frozen=True, gc=False):
     """One frame with verified checksums.
 
     Attributes:
-        headers: Headers by name (``:message-type``, ``:event-type``, …). The dict must not be modified, because several
-            frames share it.
-        payload: The payload of the frame, as bytes.
+        headers: Headers by name (``:message-type``, ``:event-type``, …). Several frames share the dict.
+        payload: The payload of the frame.
     """
 
     headers: dict[str, HeaderValue]
@@ -57,8 +56,8 @@ class EventStreamDecoder:
         max_frame_bytes: Maximum size of one frame in bytes.
 
     Attributes:
-        damage: Description of the first invalid frame (wrong checksum, length or header); empty if there is none. After
-            an invalid frame, all data is ignored, because the start of the next frame is unknown.
+        damage: Description of the first invalid frame (wrong checksum, length or header); empty if there is none. All data after
+            it is ignored, because the start of the next frame is unknown.
     """
 
     __slots__ = ("_bound", "_buffered", "_chunks", "_failed", "_header_cache", "_required", "damage")
@@ -68,7 +67,7 @@ class EventStreamDecoder:
         self._bound = max_frame_bytes
         self._chunks: list[bytes] = []  # the received data of the incomplete frame
         self._buffered = 0
-        # The incomplete frame is parsed again when this number of bytes is buffered.
+        # Number of bytes after which the incomplete frame is parsed again.
         self._required = 0
         self._failed = False
         self._header_cache: dict[bytes, dict[str, HeaderValue]] = {}
@@ -79,11 +78,11 @@ class EventStreamDecoder:
         return bool(self._buffered)
 
     def feed(self, data: bytes) -> list[EventStreamFrame]:
-        """Decode the next bytes of the body, and return the complete frames.
+        """Decode the next bytes of the body. Return the complete frames.
 
         Raises:
-            UpstreamError: A frame exceeds the maximum size (fault ``event_too_large``). If ``data`` contains complete
-                frames before this frame, they are returned, and the next call of `feed` or `close` raises the error.
+            UpstreamError: A frame exceeds the maximum size (fault ``event_too_large``). Complete frames before it are returned
+                first, and the next call of `feed` or `close` raises the error.
         """
         if self._failed:
             self._raise()
@@ -121,7 +120,7 @@ class EventStreamDecoder:
             self._raise()
 
     def _read_frames(self, data: bytes, frames: list[EventStreamFrame]) -> int:
-        """Append the complete frames to ``frames``, and return the position after the last complete frame."""
+        """Append the complete frames to ``frames``. Return the position after the last complete frame."""
         position, end = 0, len(data)
         self._required = _PRELUDE.size
         while end - position >= _PRELUDE.size:
@@ -183,7 +182,7 @@ def _parse_headers(data: bytes) -> dict[str, HeaderValue]:
 
 
 def _read_value(data: bytes, position: int, kind: int) -> tuple[HeaderValue, int]:
-    """Return the value of a header, and the position after the value."""
+    """Return the value of a header, and the position after it."""
     if kind in (_TRUE, _FALSE):
         return kind == _TRUE, position
     integer = _INTEGERS.get(kind)

@@ -1,7 +1,7 @@
 """Interpretation of the chunks of InvokeModelWithResponseStream. Their format depends on the model family.
 
-`InvocationEvents` detects the format from the fields of a chunk. It supports the formats of Anthropic's Messages API,
-Amazon Nova (Converse events), Amazon Titan, Meta's Llama, Mistral's text models, Cohere's Command, and Chat Completions.
+`InvocationEvents` detects the formats of Anthropic's Messages API, Amazon Nova (Converse events), Amazon Titan, Meta's Llama,
+Mistral's text models, Cohere's Command, and Chat Completions.
 """
 
 from collections.abc import Mapping
@@ -88,7 +88,7 @@ class InvocationEvents:
         return [*wrappers, self._wrap_metadata(metadata)] if metadata else wrappers
 
     def close(self) -> list[ChunkWrapper[Any]]:
-        """End the stream, and return the chunk wrappers of unfinished blocks."""
+        """End the stream. Return the chunk wrappers of unfinished blocks."""
         return [*self._anthropic.close(), *self._converse.close()]
 
     def _wrap_metadata(self, metadata: dict[str, Any]) -> BedrockWrapper:
@@ -134,8 +134,7 @@ class InvocationEvents:
     def _chat_completion(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Rename the fields of a chunk of a Mistral model to the names of Chat Completions.
 
-        The chunk has ``message`` instead of ``delta``, and ``stop_reason`` instead of ``finish_reason``. If the first
-        message has a stop reason, it is a complete message. Otherwise, all messages are deltas.
+        If the first message has a stop reason, it is a complete message. Otherwise, all messages are deltas.
         """
         choices = as_mappings(fields.get("choices") or [])
         if not any("stop_reason" in choice for choice in choices):
@@ -185,7 +184,7 @@ class InvocationEvents:
     def _cohere(self, fields: Mapping[str, Any]) -> BedrockWrapper:
         kind = as_text(fields.get("event_type"))
         reason = fields.get("finish_reason")
-        # The last event repeats the complete text, so only its finish reason is used.
+        # The last event repeats the complete text.
         text = "" if kind in ("stream-end", "tool-calls-generation") else fields.get("text")
         wrapper = self._text(fields, text, reason)
         details = ChunkDetails(error=finish_error(as_text(reason).lower(), self._provider))

@@ -16,11 +16,10 @@ from tailrace.wrappers.request_options import (
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``ConverseStream``.
 
-    ``parallel_tool_calls``, ``seed``, the penalties, ``reasoning_effort`` and the strictness of an output format are
-    not sent, because the API has no members for them. (Some models have such members in
-    ``additionalModelRequestFields``.) Schemas are sent unchanged; the schema of the output format is sent as JSON text.
-    If the tool choice is ``none``, no tools are sent, with one exception: the API requires tools if the conversation
-    contains tool calls. `BedrockModel` then sends only the names of the called tools.
+    ``parallel_tool_calls``, ``seed``, the penalties, ``reasoning_effort`` and the strictness of an output format are not sent,
+    because the API has no members for them. Schemas are sent unchanged; the schema of the output format is sent as JSON text. If
+    the tool choice is ``none``, no tools are sent, except the names of the tools that the conversation calls (see
+    `BedrockModel`), because the API requires them.
 
     Raises:
         ValueError: The options request JSON output without a schema.

@@ -1,7 +1,6 @@
 """Models of Google's generateContent method, in the Gemini API or (with a token) in Vertex AI.
 
-tailrace does not use the ``google-genai`` package for requests, because the package parses each chunk, and does not
-provide the raw bytes.
+Requests are sent without the ``google-genai`` package, which parses each chunk, and does not provide the raw bytes.
 """
 
 from collections.abc import Mapping
@@ -29,9 +28,8 @@ class GeminiModel(DirectModel):
 
     Args:
         name: The name of the model, or a resource name that contains ``/`` (``tunedModels/mine``, ``models/gemini-…``).
-        headers: Further headers; None for no further headers. If they contain ``authorization``, no API key is sent.
-        arguments: See `DirectModel`. ``parameters`` may contain any member of the request, for example
-            ``generationConfig``, ``tools`` and ``safetySettings``.
+        headers: Further headers; None for none. If they contain ``authorization``, no API key is sent.
+        arguments: See `DirectModel`. ``parameters`` may contain any member of the request, for example ``generationConfig``.
     """
 
     has_embeddings = True
@@ -71,7 +69,7 @@ class GeminiModel(DirectModel):
         bodies = as_mappings(body)
         failure = super()._status_error(status, headers, bodies[0] if bodies else body, message)
         for error in as_mappings([each.get("error") for each in bodies[:1]]):
-            # Google's name of the status is used instead of the number of the HTTP status.
+            # Google's name of the status is used instead of its number.
             failure.code = as_text(error.get("status")) or failure.code
             delays = [as_text(detail.get("retryDelay")) for detail in as_mappings(error.get("details"))]
             seconds = next((delay.removesuffix("s") for delay in delays if delay), "")
@@ -80,7 +78,7 @@ class GeminiModel(DirectModel):
         return failure
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        # The embeddings endpoint is a part of Google's OpenAI-compatible API, which has another root URL.
+        # The endpoint belongs to Google's OpenAI-compatible API.
         return f"{self._base_url}/openai/embeddings", {"authorization": f"Bearer {self._api_key}"}, members
 
     def _decoder(self) -> GeminiDecoder:

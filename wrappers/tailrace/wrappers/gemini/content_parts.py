@@ -1,10 +1,9 @@
 """Conversion of the parts of a candidate's content to chunk wrappers.
 
-In the Gemini API, a *candidate* is a choice of a response. Its content is a list of parts. A part is text, a thought, a
-function call, a file, executed code, or has another type. A part may have a signature for the thoughts before it. In
-later requests, a signed part must not be merged with other parts, and must have the same position. Each signed part is
-therefore a separate block. The metadata of the resulting part contains the signature and other fields of the Gemini
-part under the key ``"gemini"``.
+In the Gemini API, a *candidate* is a choice of a response. Its content is a list of parts: text, thoughts, function calls, files,
+executed code, and other types. A part may have a signature for the thoughts before it. In later requests, a signed part must have
+the same position, and must not be merged with other parts. It is therefore a separate block, whose metadata contains the
+signature and other fields of the Gemini part under the key ``"gemini"``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,8 +48,8 @@ _WORDS = {
     "IMAGE_PROHIBITED_CONTENT": FinishReason.CONTENT_FILTER,
     "MODEL_ARMOR": FinishReason.CONTENT_FILTER,
 }
-# Finish reasons by the number of the enum value. The API sends numbers instead of names if a request asks for them. The
-# values 6 and 9 are omitted, because they have different meanings in the Gemini API and in Vertex AI.
+# Finish reasons by number, which the API sends if a request asks for it. 6 and 9 are omitted, because they have different
+# meanings in the Gemini API and in Vertex AI.
 _NUMBERS = {
     1: FinishReason.STOP,
     2: FinishReason.LENGTH,
@@ -80,11 +79,10 @@ class GeminiPartWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
     Attributes:
         text: The ``text`` of a part that is not a thought.
         reasoning: The ``text`` of a thought.
-        calls: The complete call in the part. For a streamed call, the first wrapper has the name, and the last wrapper
-            has the arguments.
-        finish: The ``finishReason`` of the candidate, in the wrapper of its last part; or the ``blockReason`` of the
-            prompt.
-        usage: The token counts in the ``usageMetadata`` of the chunk; None if the counts have not changed.
+        calls: The complete call in the part. For a streamed call, the first wrapper has the name, and the last wrapper has the
+            arguments.
+        finish: The ``finishReason`` of the candidate, in the wrapper of its last part; or the ``blockReason`` of the prompt.
+        usage: The token counts of the chunk; None if they have not changed.
     """
 
 
@@ -121,7 +119,7 @@ class CallCounter:
         self._next = 0
 
     def next_index(self) -> int:
-        """Return the index of the next call. The first index is 0."""
+        """Return the index of the next call, beginning with 0."""
         self._next += 1
         return self._next - 1
 
@@ -143,8 +141,7 @@ class PartReader:
     Args:
         choice: The index of the candidate.
         counter: Counter of the calls of the response; None if earlier calls are unknown. Calls then have no index.
-        separate: True to make each text a separate block, as for the parts of a complete message. False to join the
-            texts of a stream.
+        separate: True to make each text a separate block, as in a complete message. False to join the texts of a stream.
     """
 
     __slots__ = ("_choice", "_counter", "_open", "_opens_block", "_separate", "_server_ids")
@@ -172,7 +169,7 @@ class PartReader:
         return self.read_plain(part) or self._read(part)
 
     def end_call(self, *, complete: bool) -> tuple[ToolCallDelta, ...]:
-        """End the current streamed call. Return a tuple with a fragment for its arguments; an empty tuple if there is no call.
+        """End the current streamed call. Return a fragment for its arguments; an empty tuple if there is no call.
 
         Args:
             complete: True if the arguments are complete. False if they may be truncated.
@@ -317,7 +314,7 @@ def _file(
 def _function_result(part: Mapping[str, Any], result: Mapping[str, Any]) -> ContentPartToolResult:
     """Return the result of a function.
 
-    If ``response`` has only the member ``output`` or ``error``, the value of this member is the output.
+    If ``response`` has only the member ``output`` or ``error``, its value is the output.
     """
     own = own_fields(part, "functionResponse")
     if other_fields := own_fields(result, "id", "name", "response"):
@@ -346,7 +343,7 @@ def own_fields(fields: Mapping[str, Any], *standard: str) -> Fields:
 
 
 def _arguments_text(arguments: object) -> str:
-    """Return complete arguments as JSON text; ``{}`` if the arguments are missing."""
+    """Return complete arguments as JSON text; ``{}`` if they are missing."""
     if isinstance(arguments, str):
         return arguments or "{}"
     return json_text({} if arguments is None else arguments)

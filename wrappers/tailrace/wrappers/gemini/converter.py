@@ -1,41 +1,36 @@
 """Conversion between the common history and the contents of generateContent.
 
-`GeminiModel` uses `GeminiConverter` for requests. A *content* is a message of Gemini's API. Contents of the roles
-``user`` and ``model`` alternate. The system prompt is a separate member of the request.
-`GeminiConverter.system_instruction` returns this member, and `GeminiConverter.to_history` has an argument for the
-member.
+A *content* is a message of Gemini's API. Contents of the roles ``user`` and ``model`` alternate. The system prompt is a separate
+member of the request.
 
-**Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets an error result.
-Results are moved directly after their calls, in the order of the calls. A result without a call becomes text (see
-`tailrace.wrappers.conversion.tool_ids`). Adjacent messages with the same role become one content. If the first message
-is the model's, a user message is inserted before it. The first function call of a content must have a thought
-signature. Calls of other providers, and of older Gemini models, have no signature. If the first call has none, it gets
-the signature ``skip_thought_signature_validator``, which Google documents for this purpose
-(https://ai.google.dev/gemini-api/docs/thought-signatures). Gemini's own signatures, which are in the metadata under
-``"gemini"``, are sent unchanged in their original position. Signatures of other providers are not sent.
+**Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets an error result. Results
+are moved directly after their calls, in the order of the calls. A result without a call becomes text (see
+`tailrace.wrappers.conversion.tool_ids`). Adjacent messages with the same role become one content. If the first message is the
+model's, a user message is inserted before it. The first function call of a content must have a thought signature. Calls of other
+providers, and of older Gemini models, have none. They get the signature ``skip_thought_signature_validator``, which Google
+documents for this purpose (https://ai.google.dev/gemini-api/docs/thought-signatures). Gemini's own signatures
+(``metadata["gemini"]``) are sent unchanged in their original position. Signatures of other providers are not sent.
 
-The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
-content survives a round trip: ``to_history(from_history(history), system_instruction(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
+``to_history(from_history(history), system_instruction(history)) == history``.
 
 - `GeminiConverter.to_history` removes the dummy signature and the inserted user message. Other repairs are not undone.
-- Adjacent messages with the same role become one message. (A user message has the same role as tool results.) A message
-  without any part that can be sent is omitted. ``History.context`` becomes the first text of the user. An empty system
-  prompt becomes None.
-- Thoughts are sent only in messages of the model, and only if Gemini signed them. Empty texts without
-  ``metadata["gemini"]`` are omitted.
+- Adjacent messages with the same role become one message. (A user message has the same role as tool results.) A message without
+  any part that can be sent is omitted. ``History.context`` becomes the first text of the user. An empty system prompt becomes
+  None.
+- Thoughts are sent only in messages of the model, and only if Gemini signed them. Empty texts without ``metadata["gemini"]`` are
+  omitted.
 - A data part is sent as JSON in a text part. If it contains a part of Gemini's API, this part is sent unchanged.
-- A file loses its name. If a file that is sent with its bytes has no media type, the type is derived from the extension
-  of its name; otherwise it is ``application/octet-stream``. The media type of a file with a URL is sent only if it has
-  no wildcards. For a data URL, the bytes are sent. If Gemini cannot fetch a URL (not ``http``, ``https`` or ``gs``),
-  the text ``[name](url)`` is sent.
-- A synthetic id is not sent; ``to_history`` creates another id. A call or result without a name gets the name
-  ``unknown``. A result gets the name in its call.
+- A file loses its name. If a file with bytes has no media type, the type is derived from the extension of its name; otherwise it
+  is ``application/octet-stream``. The media type of a file with a URL is sent only if it has no wildcards. For a data URL, the
+  bytes are sent. If Gemini cannot fetch a URL (not ``http``, ``https`` or ``gs``), the text ``[name](url)`` is sent.
+- A synthetic id is not sent; ``to_history`` creates another id. A call or result without a name gets the name ``unknown``. A
+  result gets the name in its call.
 - Calls of the kind ``"server"`` and their results are sent only if Gemini created them. All other calls get the kind
-  ``"function"``. Arguments that are text are sent as ``{"input": text}``. Because arguments are JSON objects in the
-  API, white space, escapes and repeated keys in the arguments of another provider's model are not preserved.
+  ``"function"``. Arguments that are text are sent as ``{"input": text}``. White space, escapes and repeated keys in the arguments
+  of another provider's model are not preserved, because arguments are JSON objects in the API.
 - If a message of the model contains the result of a function, the result is sent in a content of the role ``user``.
-- Metadata is not sent, with one exception: ``metadata["gemini"]`` of a part contains further fields of Gemini's
-  object. These fields are sent unchanged.
+- Metadata is not sent, except ``metadata["gemini"]`` of a part, which contains further fields of Gemini's object.
 """
 
 import base64
@@ -89,7 +84,7 @@ DUMMY_SIGNATURE = "skip_thought_signature_validator"
 """The signature for calls of other models. Google documents this value."""
 
 OPENING = "(The conversation begins with the model's words.)"
-"""Text of the user message that is inserted if the first message of a request would be the model's."""
+"""Text of the user message that is inserted before a first message of the model."""
 
 _UNKNOWN = "unknown"
 _FETCHABLE_SCHEMES = ("http://", "https://", "gs://")
@@ -104,8 +99,6 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
 
     def from_history(self, history: History) -> list[Fields]:
         """Return the member ``contents`` of the request as JSON objects: the context, and then the conversation.
-
-        The system prompt is not included; see `system_instruction`.
 
         Raises:
             ValueError: A message with a role other than MODEL contains a tool call.
@@ -132,7 +125,7 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
 
         Args:
             messages: The contents, as JSON objects of the API or as objects of the ``google-genai`` package.
-            system_instruction: The system prompt of the request, as text or as a content; None for no system prompt.
+            system_instruction: The system prompt of the request, as text or as a content; None for none.
 
         Raises:
             ValueError: Gemini does not define the role of a content.
@@ -154,8 +147,8 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
         """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream. Or a ``GenerateContentResponse``, an interaction or a content of
-                the model: an object of the ``google-genai`` package or a JSON object.
+            response: The chunk wrappers of a stream, a ``GenerateContentResponse``, an interaction, or a content of the model (an
+                object of the ``google-genai`` package or a JSON object).
             choice: Index of the candidate to read; None to merge all candidates.
         """
         if not isinstance(response, Mapping | BaseModel):
@@ -167,11 +160,11 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
         return assemble_message(decoder.wrap(fields) + decoder.flush(), choice=choice)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
-        """Return a list with one content that has a ``functionResponse`` for each result; an empty list without results."""
+        """Return one content that has a ``functionResponse`` for each result; none without results."""
         return [{"role": "user", "parts": [_result_part(result) for result in results]}] if results else []
 
     def create_chunk_wrapper(self, chunk: "Part | Mapping[str, Any]") -> GeminiPartWrapper:
-        """Wrap one part. The part is an object of the ``google-genai`` package or a JSON object."""
+        """Wrap one part, which is an object of the ``google-genai`` package or a JSON object."""
         return PartReader(0, None).read(read_fields(chunk))
 
 
@@ -212,7 +205,7 @@ class _ContentsWriter:
         for part in message.content:
             if isinstance(part, ContentPartText | ContentPartFile | ContentPartData):
                 other_parts += _parts(part)
-        # Results of server tools in messages of users and tools are not sent, because they belong to no function.
+        # Results of server tools in messages of users and tools belong to no function.
         functions = [part for part in message.tool_results if self._calls[part.id].kind != "server"]
         self._add_results(functions)
         self.add("user", other_parts)
@@ -342,7 +335,7 @@ def _server_result(result: ContentPartToolResult, kind: str) -> Fields:
 
 
 def _ensure_signature(parts: Sequence[Fields]) -> None:
-    """If the first function call has no signature, add the dummy signature. Other calls need no signature."""
+    """If the first function call has no signature, add the dummy signature. Other calls need none."""
     call = next((part for part in parts if "functionCall" in part), None)
     if call is not None and not call.get("thoughtSignature"):
         call["thoughtSignature"] = DUMMY_SIGNATURE
@@ -355,7 +348,7 @@ def _own(part: ContentPart) -> Fields:
 
 
 def _kind(part: ContentPart, kinds: Iterable[str]) -> str:
-    """Return the type of a part that Gemini created if the type is one of ``kinds``; otherwise empty."""
+    """Return the type of a part that Gemini created if it is one of ``kinds``; otherwise empty."""
     own = _own(part)
     return next((kind for kind in kinds if isinstance(own.get(kind), dict)), "")
 

@@ -2,13 +2,12 @@
 
 `GeminiDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``google-genai`` package.
 
-A *candidate* is a choice of the response. A generateContent stream has no end marker. A candidate ends with a
-``finishReason``, but further chunks may follow. Token counts are cumulative: they replace earlier counts. If the prompt
-is blocked, the response has no candidate, but a ``blockReason``. The finish reason is then ``content_filter``.
+A *candidate* is a choice of the response. A generateContent stream has no end marker. A candidate ends with a ``finishReason``,
+but further chunks may follow. Token counts are cumulative. If the prompt is blocked, the response has a ``blockReason`` instead
+of a candidate. The finish reason is then ``content_filter``.
 
-Other fields of a candidate are returned in `ChunkDetails.extra`. ``annotations`` (from ``citationMetadata.citations``),
-``groundingMetadata``, ``urlContextMetadata``, ``logprobsResult`` and unknown fields are reported immediately. Google
-sends some lists repeatedly, so only their new items are reported. ``safetyRatings`` change with each chunk, so only the
+Other fields of a candidate are returned in `ChunkDetails.extra`. ``citationMetadata.citations`` is returned as ``annotations``.
+Google sends some lists repeatedly, so only their new items are reported. ``safetyRatings`` change with each chunk, so only the
 last ones are reported, at the end.
 """
 
@@ -59,7 +58,7 @@ _decode_common = msgspec.json.Decoder(_CommonChunk).decode
 
 _CONTENT = frozenset({"candidates", "usageMetadata"})
 _NAMES = {"modelVersion": "model", "responseId": "id"}
-# An object that has none of these fields is not a response.
+# A response has at least one of these fields.
 _RESPONSE_FIELDS = frozenset({"candidates", "modelVersion", "promptFeedback", "responseId", "usageMetadata"})
 # Fields of a candidate that are not reported in ``extra``.
 _CANDIDATE_FIELDS = frozenset({"content", "finishMessage", "finishReason", "index"})
@@ -88,7 +87,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
-        is_single_chunk: True to decode a single chunk. Calls then have no index, because earlier calls are unknown.
+        is_single_chunk: True to decode a single chunk. Calls then have no index.
 
     Attributes:
         done: True after the event that ends an interaction, and after ``[DONE]``, which some gateways send.
@@ -111,7 +110,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._counter = None if is_single_chunk else CallCounter()
         self._candidates: dict[int, _Candidate] = {}
-        self._response_fields: Fields = {}  # the fields of the response in the previous chunk
+        self._response_fields: Fields = {}  # of the previous chunk
         self._envelope: tuple[object, ...] = (None, None, None)  # model, id and time in the previous chunk
         self._raw_usage: Mapping[str, Any] | None = None
         self._usage: Mapping[str, Any] = {}
@@ -143,7 +142,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
             return []
         raw_usage = chunk.usageMetadata
         if raw_usage and raw_usage != self._raw_usage:
-            # The fast path requires that all counts are present, and that the service tier has not changed.
+            # The fast path requires all counts, and an unchanged service tier.
             if b"null" in payload or not raw_usage.keys() >= self._usage.keys():
                 return []
             usage = read_usage(raw_usage)
@@ -207,7 +206,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         return super().close() + self.flush()
 
     def flush(self) -> list[GeminiPartWrapper]:
-        """Return chunk wrappers for all buffered content, for example safety ratings and the arguments of incomplete calls."""
+        """Return chunk wrappers for all buffered content: safety ratings, and the arguments of incomplete calls."""
         wrappers = self._interaction.close() if self._interaction is not None else []
         for choice, candidate in self._candidates.items():
             calls = candidate.parts.end_call(complete=False)
@@ -256,7 +255,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
             last.details.extra = extra
 
     def _new_metadata(self, response_fields: Fields) -> Fields | None:
-        """Return the fields of the response that are different from the previous chunk; an empty dict if there are none."""
+        """Return the fields of the response that differ from the previous chunk."""
         previous, self._response_fields = self._response_fields, response_fields
         self._envelope = (
             response_fields.get("modelVersion"),
@@ -282,10 +281,10 @@ def wrap_chunk(
     """Return the chunk wrappers of one chunk.
 
     Args:
-        chunk: A ``GenerateContentResponse`` or an event of the Interactions API, as an object of the ``google-genai``
-            package or as a JSON object.
-        decoder: The decoder of the chunk's stream; None for a single chunk. A decoder reports repeated fields only
-            once, and joins streamed arguments. Call `GeminiDecoder.close` at the end of the stream.
+        chunk: A ``GenerateContentResponse`` or an event of the Interactions API, as an object of the ``google-genai`` package or
+            as a JSON object.
+        decoder: The decoder of the chunk's stream; None for a single chunk. A decoder reports repeated fields only once, and
+            joins streamed arguments. Call `GeminiDecoder.close` at the end of the stream.
     """
     fields = read_fields(chunk)
     if decoder is not None:
@@ -295,10 +294,7 @@ def wrap_chunk(
 
 
 def read_fields(value: object) -> Fields:
-    """Return an object of the ``google-genai`` package as a JSON object, or a copy of a JSON object.
-
-    Other values are replaced with an empty dict.
-    """
+    """Return an object of the ``google-genai`` package as a JSON object, or a copy of a JSON object; empty for other values."""
     if not isinstance(value, BaseModel):
         return dict(as_mapping(value) or {})
     fields = value.model_dump(

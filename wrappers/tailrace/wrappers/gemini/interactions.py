@@ -1,9 +1,8 @@
 """Interpretation of streams of Google's Interactions API. The API is an alternative to generateContent.
 
-An interaction is a series of steps: thoughts, output, tool calls and tool results. Each step has a start event, deltas
-and a stop event. Google has renamed the events (``content.start`` to ``step.start``, …). The old and the new names are
-supported. Signatures and annotations are in the metadata under ``"google-interactions"``, and not under the key of
-generateContent, because generateContent would reject them.
+An interaction is a series of steps: thoughts, output, tool calls and tool results. Each step has a start event, deltas and a stop
+event. The names of events before Google renamed them (``content.start`` to ``step.start``, …) are supported, too. Signatures and
+annotations are in the metadata under ``"google-interactions"``, because generateContent would reject them.
 """
 
 from collections.abc import Mapping
@@ -173,7 +172,7 @@ class InteractionReader:
         return wrappers
 
     def _read_usage(self, event: Mapping[str, Any]) -> Usage | None:
-        """Return the token counts of an event; None if the event has no counts, or the counts have not changed."""
+        """Return the token counts of an event; None if it has no counts, or they have not changed."""
         reported: object = None
         for owner in (event.get("interaction"), event.get("metadata"), event):
             if owner and (fields := as_mapping(owner)) is not None:
@@ -206,7 +205,7 @@ class InteractionReader:
             call = ToolCallDelta(index, step.call_id, name, "", kind, extra)
             wrappers.append(GeminiPartWrapper(event, calls=(call,)))
         elif not step.is_result:
-            # The start event may contain content. In events with the old names, the content is the step itself.
+            # In events with the old names, the content is the step itself.
             initial = fields.get("content") or fields
             for content in (fields,) if initial is fields else as_mappings(initial):
                 if not _CONTENT_FIELDS.isdisjoint(content):
@@ -341,7 +340,7 @@ _CALL_FIELDS = ("type", "id", "call_id", "name", "arguments", "result", "is_erro
 
 
 def _file_or_data(kind: str, content: Mapping[str, Any]) -> ContentPart:
-    """Return content as a file part if it is a valid file; otherwise return it as a data part."""
+    """Return content as a file part if it is a valid file, otherwise as a data part."""
     if kind in _FILES:
         own = own_fields(content, "type", "data", "uri", "mime_type")
         source = {"url": content["uri"]} if content.get("uri") else {"data": content.get("data") or ""}

@@ -1,7 +1,6 @@
-"""Assembly of function call arguments that are streamed as single values. Each value has a JSON path.
+"""Assembly of function call arguments that are streamed as single values, each with a JSON path.
 
-Vertex AI streams arguments in this form if ``streamFunctionCallArguments`` is set. A long string arrives in fragments
-with the same path. Numbers, booleans and null are never split.
+Vertex AI does this if ``streamFunctionCallArguments`` is set. A long string arrives in fragments with the same path.
 """
 
 import json
@@ -15,7 +14,7 @@ from tailrace.wrappers.decoding.lenient_json import as_text
 # Maximum number of steps of a path. A longer path is used as an argument name.
 _MAX_STEPS = 64
 
-# Matches one step of a JSONPath (RFC 9535) for a single value: ``.name``, ``[0]``, ``['name']`` or ``["name"]``.
+# One step of a JSONPath (RFC 9535) for a single value: ``.name``, ``[0]``, ``['name']`` or ``["name"]``.
 _STEP = re.compile(
     r"""\.(?P<name>[^.\[\]]+)|\[(?P<index>\d{1,9})\]|\[(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]""",
     re.DOTALL,
@@ -33,7 +32,7 @@ class _Container:
         self.members: dict[_Step, Any] = {}
 
     def child(self, step: _Step, *, is_list: bool) -> "_Container":
-        """Return the container at a step. If there is none, create it. A plain object or list at the step is converted to it."""
+        """Return the container at a step, if necessary a new one. A plain object or list at the step is converted to it."""
         existing = self.members.get(step)
         if isinstance(existing, _Container):
             return existing
@@ -68,7 +67,7 @@ class _Text:
 
 
 class PartialArguments:
-    """The streamed arguments of one call. The time to add a value is linear in the length of the value."""
+    """The streamed arguments of one call. The time to add a value is linear in its length."""
 
     __slots__ = ("_root",)
 
@@ -76,14 +75,14 @@ class PartialArguments:
         self._root = _Container(is_list=False)
 
     def update(self, arguments: Mapping[str, Any]) -> None:
-        """Add complete values, by name of the argument. They replace earlier values."""
+        """Add complete values by name, which replace earlier values."""
         self._root.members.update(arguments)
 
     def add(self, partial: Mapping[str, Any]) -> None:
         """Add one element of ``partialArgs``.
 
-        A string is appended to the earlier string with the same path. Any other value replaces the earlier value. An
-        invalid path is used as an argument name, so that the value is not lost.
+        A string is appended to the earlier string with the same path. Any other value replaces the earlier value. An invalid path
+        is used as an argument name.
         """
         path = as_text(partial.get("jsonPath"))
         *steps, last = _steps(path) or (path,)
@@ -107,15 +106,14 @@ class PartialArguments:
         """Return the arguments as JSON text.
 
         Args:
-            complete: True if the arguments are complete. False to omit the last brace, so that truncated arguments are
-                not valid JSON.
+            complete: False to omit the last brace, so that truncated arguments are not valid JSON.
         """
         text = json_text(self._root.plain())
         return text if complete else text[:-1]
 
 
 def _steps(path: str) -> list[_Step]:
-    """Return the steps of a path; an empty list if the path is invalid or too long, or refers to several values."""
+    """Return the steps of a path; an empty list if it is invalid or too long, or refers to several values."""
     steps: list[_Step] = []
     position = 1
     while position < len(path) and len(steps) < _MAX_STEPS:

@@ -7,7 +7,7 @@ from tailrace.wrappers.request_options import RequestOptions, ToolChoice, ToolDe
 
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY", "tool": "ANY"}
 
-# Token budgets by reasoning effort. They are the budgets of Google's OpenAI-compatible API. Source:
+# Token budgets by reasoning effort, as in Google's OpenAI-compatible API:
 # https://ai.google.dev/gemini-api/docs/openai#thinking
 _BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
 _LEVELS = {"none": "minimal"}
@@ -16,9 +16,8 @@ _LEVELS = {"none": "minimal"}
 def request_members(options: RequestOptions, *, budgets: bool = False) -> dict[str, Any]:
     """Convert options to members of ``generateContent``.
 
-    ``parallel_tool_calls``, ``strict``, and the name and description of an output format are not sent, because the API
-    has no members for them. Schemas are sent unchanged in the members for JSON Schema (``parametersJsonSchema``,
-    ``responseJsonSchema``).
+    ``parallel_tool_calls``, ``strict``, and the name and description of an output format are not sent, because the API has no
+    members for them. Schemas are sent unchanged as ``parametersJsonSchema`` and ``responseJsonSchema``.
 
     Args:
         options: The options of the request.
