@@ -264,7 +264,7 @@ class Agent(Generic[T]):
         context_id: str = "",
         external_context_id: str = "",
     ) -> AsyncGenerator[Step]:
-        """Run a turn and yield its steps, like `drive` without a view."""
+        """Run a turn and yield its steps, like `drive` with a view that raises errors."""
         return self.drive(
             accumulator,
             StepView(),

@@ -1,8 +1,4 @@
-"""Assembly of a message from all chunk wrappers of a response.
-
-The method ``to_message`` of each history converter calls `assemble_message`. For a response that is still being
-streamed, use `tailrace.wrappers.assembly.message_assembly`.
-"""
+"""Assembly of a message from all chunk wrappers of a response."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,8 +15,8 @@ def assemble_message(
 
     Args:
         wrappers: All chunk wrappers of the response, in order.
-        choice: Index of the choice to assemble. None to merge all choices, because some servers distribute one response
-            over several choices.
+        choice: Index of the choice to assemble. None to merge all choices, because some servers distribute one response over
+            several choices.
         think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from the text.
     """
     assembly = MessageAssembly(choice or 0, think_tags=think_tags)

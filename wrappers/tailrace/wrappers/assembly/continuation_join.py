@@ -1,4 +1,4 @@
-"""Removal of text that the continuation of an interrupted response repeats. The class does no IO."""
+"""Removal of text that the continuation of an interrupted response repeats. Sans-IO."""
 
 import re
 
@@ -13,23 +13,21 @@ _SENTENCE_ENDS = re.compile(r"[.!?]\s+|\u3002")
 class TextJoin:
     """Removes from a continuation the characters that repeat the end of the interrupted text.
 
-    The request for the continuation contains the interrupted text without its trailing white space, because some APIs
-    reject the white space, and many chat templates remove it. Two kinds of repetition are removed from the beginning of
-    the continuation:
+    The request for the continuation contains the interrupted text without its trailing white space, which some APIs reject. Two
+    kinds of repetition are removed from the beginning of the continuation:
 
-    1. The complete interrupted text, its unfinished last line, or its unfinished last sentence. The repetition must
-       have at least `MIN_REPEATED` characters. Such a repetition is not removed if the server is known to continue
-       exactly.
-    2. The trailing white space of the interrupted text, or the beginning of this white space.
+    1. The complete interrupted text, its unfinished last line, or its unfinished last sentence, if it has at least `MIN_REPEATED`
+    characters. It is not removed if the server is known to continue exactly.
+    2. The trailing white space of the interrupted text, or the beginning of it.
 
-    Characters are buffered only while they may be a repetition or the beginning of a ``<think>`` tag. The cost is
-    linear in the length of the text.
+    Characters are buffered only while they may be a repetition or the beginning of a ``<think>`` tag. The cost is linear in the
+    length of the text.
 
     Args:
         text: The interrupted text, as it was published.
         is_exact: True if the server never repeats the text. Then only white space is removed.
-        has_prefix: True if the server first returns the complete interrupted text. This repetition is removed even if
-            it is shorter than `MIN_REPEATED`.
+        has_prefix: True if the server first returns the complete interrupted text, which is removed even if it is shorter than
+            `MIN_REPEATED`.
     """
 
     __slots__ = ("_buffered", "_candidates", "_matched", "_space", "has_reasoning", "passes_all")
@@ -38,7 +36,7 @@ class TextJoin:
         self.passes_all = False
         """True if all further text is returned unchanged."""
         self.has_reasoning = False
-        """True if the continuation begins with a ``<think>`` tag. Such a continuation does not continue the text."""
+        """True if the continuation begins with a ``<think>`` tag, and therefore does not continue the text."""
         sent_text = text.rstrip()
         self._space = text[len(sent_text) :]
         line = sent_text[sent_text.rfind("\n") + 1 :]

@@ -1,9 +1,8 @@
 """Incremental assembly of one message from the deltas of a response.
 
-`MessageAssembly` determines the text or tool call that each fragment belongs to. It reads `ChunkWrapper`s, so the rules
-are the same for all providers. `tailrace.streaming.Accumulator` has one `MessageAssembly` for each choice. Fragments
-are joined only when the message is read. The time for adding a delta therefore does not depend on the length of the
-response.
+`MessageAssembly` determines the text or tool call that each fragment belongs to. It reads `ChunkWrapper`s, so the rules are the
+same for all providers. `tailrace.streaming.Accumulator` has one `MessageAssembly` for each choice. The time for adding a delta
+does not depend on the length of the response.
 """
 
 from enum import StrEnum
@@ -52,10 +51,9 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         channel: The type of the content that changed.
         choice: Index of the choice.
-        text: The added text: visible text, reasoning, a refusal, or a fragment of a call's arguments. The text may be
-            empty for a new call. A fragment of arguments may end between the two halves of a surrogate pair.
-        call: The position of the tool call (0 for the first call of the message); -1 if the change does not belong to a
-            call.
+        text: The added text: visible text, reasoning, a refusal, or a fragment of a call's arguments. Empty if there is none. A
+            fragment of arguments may end between the two halves of a surrogate pair.
+        call: The position of the tool call in the message, from 0; -1 for other changes.
         part: The added part (a file, data, the result of a server tool); None if the channel is not PART.
         restarts: True if the previous content of the choice must be discarded. Such a change adds no content.
     """
@@ -78,7 +76,7 @@ _TEXT = Channel.TEXT
 _REASONING = Channel.REASONING
 _TOOL_CALL = Channel.TOOL_CALL
 
-# Finish reasons of incomplete responses. Some providers send "stop" afterwards, which does not replace the reason.
+# Finish reasons of incomplete responses. Some providers send "stop" afterwards, which does not replace them.
 _DECISIVE = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
 
 
@@ -113,14 +111,14 @@ class _Block:
 
 
 class _RepeatedReasoning:
-    """Removes repeated reasoning. Some servers send reasoning in two fields (see `ChunkDetails.is_second_field`)."""
+    """Removes reasoning that some servers repeat in a second field (see `ChunkDetails.is_second_field`)."""
 
     __slots__ = ("_at", "_fragments", "_plain", "_text")
 
     def __init__(self, *, plain: bool) -> None:
         self._plain = plain  # True if the usual field has had reasoning; the second field is then ignored
         self._fragments: list[str] = []  # reasoning that has arrived only in the second field
-        self._text: str | None = None  # the joined fragments, as long as the usual field may repeat them
+        self._text: str | None = None  # the joined fragments, while the usual field may repeat them
         self._at = 0  # number of characters that the usual field has repeated
 
     def add_second_field(self, text: str) -> str:
@@ -150,13 +148,11 @@ class MessageAssembly:
 
     Args:
         choice: Index of the choice.
-        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from the text (see
-            `tailrace.wrappers.decoding.think_tags`).
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from the text.
 
     Attributes:
         finish: The finish reason; None until a chunk contains one.
-        replaced_calls: The names and ids of discarded calls, by position (see `ToolCallAssembly.final_id`). `restart`
-            discards the calls of the message, and stores their names and ids here.
+        replaced_calls: The names and ids of calls that `restart` discarded, by position (see `ToolCallAssembly.final_id`).
     """
 
     __slots__ = (
@@ -181,19 +177,19 @@ class MessageAssembly:
     def __init__(self, choice: int = 0, *, think_tags: bool = True) -> None:
         self._choice = choice
         self._think_tags = think_tags
-        # The blocks, calls and other parts of the message in order of appearance.
+        # In order of appearance.
         self._segments: list[_Block | ToolCallAssembly | ContentPart] = []
-        # Channel of the last segment if further text can extend the segment; otherwise None.
+        # Channel of the last segment if text can extend it; otherwise None.
         self._open: Channel | None = None
         self._encoded = bytearray()  # UTF-8 text of the last segment
         self._calls: list[ToolCallAssembly] = []
         self._by_id: dict[str, ToolCallAssembly] = {}  # the latest call with each id
         self._by_index: dict[int, ToolCallAssembly] = {}
         self._refusal: list[str] = []
-        # The keys are channels. The value is the first half of a surrogate pair, until the second half arrives.
+        # The first half of a surrogate pair by channel, until the second half arrives.
         self._buffered: dict[Channel, str] = {}
         self._splitter = ThinkTagSplitter() if think_tags else None  # None if no tag can follow
-        # Data about the blocks of buffered text. The text may turn out to be reasoning.
+        # Data about the blocks of buffered text, which may turn out to be reasoning.
         self._waiting: list[BlockDelta] = []
         self._extra = FieldFold()
         # Not None after reasoning has arrived in a second field.
@@ -202,7 +198,7 @@ class MessageAssembly:
         self.replaced_calls: tuple[tuple[str, str], ...] = ()
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
-        """Add one delta to the message, and return the changes in order.
+        """Add one delta to the message. Return the changes in order.
 
         Raises:
             UpstreamError: The message has more than `MAX_PARTS` parts or `MAX_TOOL_CALLS` tool calls.
@@ -223,7 +219,7 @@ class MessageAssembly:
         details = chunk.details
         if details is not None:
             if details.snapshot and self.has_content:
-                # The rest of the chunk repeats the message that was streamed.
+                # The rest of the chunk repeats the streamed message.
                 self._finish(chunk.get_finish_message())
                 return changes
             if details.snapshot or details.restarts or details.block is not None or details.refusal:
@@ -311,7 +307,7 @@ class MessageAssembly:
         return self._splitter is not None and self._splitter.holding
 
     def resume(self) -> None:
-        """Prepare for the continuation of an interrupted response: discard the buffered half of a surrogate pair."""
+        """Discard the buffered half of a surrogate pair, before the continuation of an interrupted response."""
         self._buffered.clear()
 
     def restart(self) -> Change:
@@ -324,10 +320,7 @@ class MessageAssembly:
         return changes[0]
 
     def started_call(self, position: int) -> ToolCallAssembly | None:
-        """Return the call at a position, starting at 0. The call may be incomplete.
-
-        Return None if there is no such call, because the response was restarted.
-        """
+        """Return the call at a position, from 0. It may be incomplete. None if there is no such call after a restart."""
         return self._calls[position] if position < len(self._calls) else None
 
     @property
@@ -343,7 +336,7 @@ class MessageAssembly:
         return parts
 
     def message(self) -> Message:
-        """Return the message so far, with the parts in order of appearance."""
+        """Return the message so far."""
         calls = iter(self.tool_calls)
         content: list[ContentPart] = []
         for segment in self._segments:
@@ -429,7 +422,7 @@ class MessageAssembly:
             self._encoded += to_utf8(text)
             changes.append(Change(channel, self._choice, text))
         elif channel is _TEXT and self._splitter is not None:
-            # The text may contain a tag, so it does not start a segment yet.
+            # The text may contain a tag.
             self._split(self._splitter, text, changes)
         else:
             self._end_tag_search(changes)
@@ -445,7 +438,7 @@ class MessageAssembly:
         changes.append(Change(channel, self._choice, text))
 
     def _end_tag_search(self, changes: list[Change]) -> None:
-        """Stop the search for a ``<think>`` tag. Content other than text has arrived, so no tag can follow."""
+        """Stop the search for a ``<think>`` tag, because content other than text has arrived."""
         splitter = self._splitter
         if splitter is None or not splitter.undecided:
             return
@@ -494,10 +487,10 @@ class MessageAssembly:
     def _call_of(self, delta: ToolCallDelta) -> ToolCallAssembly:
         """Return the call that a fragment belongs to. Ids and indexes may be missing, constant, shifted or repeated.
 
-        A fragment with an index belongs to the latest call with the same index. There is one exception: a fragment
-        with a name and a different id starts a new call, because some servers send the same index for all calls. A
-        fragment without an index belongs to the call with the same id. If there is no such call, a fragment with an id
-        or a name starts a new call, and any other fragment belongs to the latest call.
+        A fragment with an index belongs to the latest call with the same index. But a fragment with a name and a different id
+        starts a new call, because some servers send the same index for all calls. A fragment without an index belongs to the call
+        with the same id. Without such a call, a fragment with an id or a name starts a new call, and any other fragment belongs
+        to the latest call.
         """
         index = delta.index
         if index is not None:
@@ -516,13 +509,13 @@ class MessageAssembly:
         return self._calls[-1]
 
     def _register_id(self, call: ToolCallAssembly) -> None:
-        """Register the id of a call. If a later call has the same id, the later call remains registered."""
+        """Register the id of a call, unless a later call has the same id."""
         call_state = self._by_id.get(call.id)
         if call_state is None or call_state.position < call.position:
             self._by_id[call.id] = call
 
     def _without_repetition(self, reasoning: str, is_second_field: bool) -> str:
-        """Return the part of a reasoning text that is new (see `_RepeatedReasoning`)."""
+        """Return the new part of a reasoning text (see `_RepeatedReasoning`)."""
         state = self._repeated_reasoning
         if state is None:
             block = self._latest(_REASONING)

@@ -1,7 +1,4 @@
-"""Assembly of tool calls from fragments, and parsing and encoding of their arguments.
-
-`MessageAssembly` uses `ToolCallAssembly`. The history converters use the functions to create requests.
-"""
+"""Assembly of tool calls from fragments, and parsing and encoding of their arguments."""
 
 import json
 import math
@@ -25,9 +22,9 @@ class ToolCallAssembly:
 
     Attributes:
         position: The position of the call in order of appearance.
-        id: The first id in the fragments; empty so far if no fragment has an id.
+        id: The first id in the fragments; empty if there is none yet.
         name: The name of the tool so far.
-        kind: The first type in the fragments; empty so far if no fragment has a type.
+        kind: The first type in the fragments; empty if there is none yet.
     """
 
     __slots__ = ("_replaced", "extra", "fragments", "id", "kind", "name", "position")
@@ -47,8 +44,7 @@ class ToolCallAssembly:
         self.kind = self.kind or delta.type
         name = delta.name
         if name and name != self.name:
-            # Some servers repeat the name. Some send longer and longer prefixes of the name. Others send fragments of
-            # the name.
+            # Some servers repeat the name, some send longer and longer prefixes, and others send fragments.
             self.name = name if name.startswith(self.name) else self.name + name
         if delta.arguments:
             self.fragments.append(delta.arguments)
@@ -59,8 +55,7 @@ class ToolCallAssembly:
     def final_id(self) -> str:
         """The id of the replaced call if both call the same tool; otherwise the id of this call.
 
-        A client that has received the replaced call therefore treats this call as the same call. Calls of tools that
-        the provider runs have their own ids, because the results of these calls contain the ids.
+        A client then treats both as the same call. Server tools keep their ids, because their results contain the ids.
         """
         name, known = self._replaced
         return known if known and name == self.name and self.kind != "server" else self.id
@@ -69,8 +64,8 @@ class ToolCallAssembly:
         """Return the call so far, with parsed arguments.
 
         Args:
-            finish: The finish reason of the response; None if there is none yet. If the reason is LENGTH, a call
-                without arguments gets an ``arguments_error``, because its arguments were truncated.
+            finish: The finish reason of the response; None if there is none yet. With LENGTH, a call without arguments gets an
+                ``arguments_error``, because its arguments were truncated.
         """
         raw = join_surrogates("".join(self.fragments))
         kind = self.kind or "function"
@@ -87,15 +82,13 @@ def parse_arguments(raw: str, *, is_truncated: bool = False) -> dict[str, Any]:
 
     Args:
         raw: The argument text, joined from all fragments.
-        is_truncated: True if the response ended at its length limit. An empty text then means that the arguments were truncated.
+        is_truncated: True if the response ended at its length limit. An empty text is then an error.
 
     Returns:
-        For a JSON object, or a JSON string that contains the text of one: ``arguments``. If tailrace would encode the
-        arguments differently, also ``arguments_json``, which is the unchanged text. For an empty text: empty
-        ``arguments``, or ``arguments_error`` if ``is_truncated`` is True. For any other text: ``arguments_text``, which is the
-        unchanged text. If the text is not valid JSON, has too many values or is nested too deeply, also
-        ``arguments_error``. Invalid text is never repaired. If a server sent the same JSON document twice, one copy is
-        used.
+        ``arguments`` for a JSON object, for a JSON string with the text of one, and for an empty text. ``arguments_json``, the
+        unchanged text, if tailrace would encode the arguments differently. ``arguments_text``, the unchanged text, for any other
+        text. ``arguments_error`` for text that is not valid JSON, has too many values or is nested too deeply. Invalid text is
+        never repaired. If a server sent the same JSON document twice, one copy is used.
     """
     if not raw.strip():
         return (
@@ -106,7 +99,7 @@ def parse_arguments(raw: str, *, is_truncated: bool = False) -> dict[str, Any]:
     try:
         value = json_value(json.loads(raw, parse_constant=_reject_constant, parse_float=_finite))
     except json.JSONDecodeError as error:
-        # If a complete document is followed by other data, the position of the error is the end of the document.
+        # "Extra data" after a complete document: the position of the error is the end of the document.
         once, again = raw[: error.pos].strip(), raw[error.pos :].strip()
         if once == again and error.msg == "Extra data":
             return parse_arguments(once, is_truncated=is_truncated)
@@ -114,7 +107,7 @@ def parse_arguments(raw: str, *, is_truncated: bool = False) -> dict[str, Any]:
     except RecursionError:
         return {"arguments_text": raw, "arguments_error": "nested too deeply"}
     except ValueError as error:
-        # NaN, large numbers and deep nesting are rejected, because other JSON parsers reject them.
+        # Other JSON parsers reject NaN, large numbers and deep nesting.
         return {"arguments_text": raw, "arguments_error": str(error)}
     if isinstance(value, str):
         # The arguments may be encoded twice: as a JSON string whose value is JSON text.
@@ -122,8 +115,7 @@ def parse_arguments(raw: str, *, is_truncated: bool = False) -> dict[str, Any]:
         if value and "arguments" in inner:
             return inner
     if isinstance(value, dict):
-        # Text that strict parsers reject is not stored, because servers would reject later requests that contain this
-        # text.
+        # Text that strict parsers reject is not stored, because servers would reject later requests with this text.
         is_ours = raw == _json(cast("object", value)) or not _is_object(raw)
         return {"arguments": value} if is_ours else {"arguments": value, "arguments_json": raw}
     return {"arguments_text": raw}
@@ -140,8 +132,7 @@ def arguments_as_written(call: ContentPartToolCall) -> str | None:
 def arguments_object(call: ContentPartToolCall) -> dict[str, Any]:
     """Return the arguments of a call as a JSON object, for a request.
 
-    Text that is not a JSON object becomes ``{"input": text}``, because servers accept only objects. The input of a
-    custom tool also becomes such an object.
+    Text that is not a JSON object, and the input of a custom tool, becomes ``{"input": text}``.
     """
     text = call.arguments_text
     if text is None:
@@ -157,7 +148,7 @@ def verbatim_arguments(call: ContentPartToolCall) -> VerbatimObject:
 
 
 def arguments_json(call: ContentPartToolCall) -> str:
-    """Return the arguments as JSON text. This is the model's original text if it was stored and is a JSON object."""
+    """Return the arguments as JSON text: the model's original text if it was stored and is a JSON object."""
     text = call.arguments_text
     if text is not None and call.kind != "custom" and _is_object(text):
         return text

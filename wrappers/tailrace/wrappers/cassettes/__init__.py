@@ -5,8 +5,7 @@
     model = RecordingModel(create_model("openai:gpt-5-mini"), Path("cassettes"))    # calls the provider
     model = create_model("replay:cassettes")                                        # calls nothing
 
-A recording (`Cassette`) contains the bytes of one response with their arrival times, and the request in the common
-format.
+A recording (`Cassette`) contains the bytes of one response with their arrival times, and the request in the common format.
 """
 
 from tailrace.wrappers.cassettes.cassette import BodyPart, Cassette, Failure, RecordedRequest, load_cassettes

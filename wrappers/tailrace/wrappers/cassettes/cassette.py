@@ -1,6 +1,6 @@
 """The recording of one response, and its file format.
 
-The file is JSON. Each chunk of the response body has its own line, so that people can read, compare and edit the file.
+The file is JSON. Each chunk of the response body has its own line, so that people can compare and edit the file.
 """
 
 import base64
@@ -23,8 +23,8 @@ MAX_BYTES = 64 * 1024 * 1024
 """Maximum size of a file, in bytes."""
 
 _NAME = re.compile(r"\d{4,9}-[0-9a-f]{12}\.json")
-_DIGEST_CHARACTERS = 12  # number of characters of the digest in the name of a file
-# Fields of message parts that change if the same conversation is repeated: provider ids, times, signatures.
+_DIGEST_CHARACTERS = 12  # in the name of a file
+# Fields that change if the same conversation is repeated: provider ids, times, signatures.
 _CHANGING = frozenset({"metadata", "signature", "synthetic_id"})
 
 
@@ -33,7 +33,7 @@ class _Model(BaseModel):
 
 
 class BodyPart(_Model):
-    """One chunk of a response body: the bytes that one network read returned.
+    """One chunk of a response body: the bytes of one network read.
 
     Attributes:
         at: Seconds after the request was sent.
@@ -66,7 +66,7 @@ class BodyPart(_Model):
 
 
 class Failure(_Model):
-    """The error that ended a response, or that occurred before a response. Its fields are described in `UpstreamError`."""
+    """The error that ended a response, or that occurred before a response. See `UpstreamError` for its fields."""
 
     fault: UpstreamFault
     message: str
@@ -98,7 +98,7 @@ class Failure(_Model):
 
 
 class RecordedRequest(_Model):
-    """A request in the common format. The digest of the request identifies the recording.
+    """A request in the common format.
 
     Attributes:
         digest: The digest of the request (`request_digest`). The recording is used for all requests with this digest.
@@ -138,7 +138,7 @@ class Cassette(_Model):
         """Write the recording to a new file, which only the user can read. The folder is created if necessary.
 
         Returns:
-            The path of the file. The name begins with a number, which is higher than those of the existing files.
+            The path of the file. Its name begins with a higher number than those of the existing files.
 
         Raises:
             OSError: The file cannot be written.
@@ -168,11 +168,10 @@ class Cassette(_Model):
 
 
 def load_cassettes(folder: Path) -> list[Cassette]:
-    """Read all recordings in a folder. The result has the order in which they were recorded.
+    """Read all recordings in a folder, in the order in which they were recorded.
 
     Raises:
-        ConfigurationError: The folder does not exist or has no recordings, or a file is invalid. The error message
-            names the folder or the file.
+        ConfigurationError: The folder does not exist or has no recordings, or a file is invalid.
     """
     if not folder.is_dir():
         raise ConfigurationError(f"there is no folder {str(folder)!r} of recordings")

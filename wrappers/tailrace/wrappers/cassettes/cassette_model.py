@@ -1,4 +1,4 @@
-"""A model that replays recorded responses. It needs no provider."""
+"""A model that replays recorded responses without a provider."""
 
 from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -27,11 +27,11 @@ _CHARACTERS = 60  # maximum number of characters of a text in an error message
 
 
 class CassetteModel(Model):
-    """A model that replays recorded bytes. The decoder of the recorded provider reads them.
+    """A model that replays recorded bytes, which the decoder of the recorded provider reads.
 
-    If a request was recorded several times, its responses are replayed in the order in which they were recorded.
-    Further requests get the last response again. If the recorded response ended with an error, that error is raised. If
-    a request was not recorded, the model raises an `UpstreamError` (status 404), whose message lists recorded requests.
+    If a request was recorded several times, its responses are replayed in the same order, and then the last response again. If
+    the recorded response ended with an error, that error is raised. If a request was not recorded, the model raises an
+    `UpstreamError` (status 404), whose message lists recorded requests.
 
     Args:
         folder: The folder of the recordings.
@@ -111,7 +111,7 @@ def _summary(history: Mapping[str, Any]) -> str:
 async def _end_stream(
     _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
 ) -> None:
-    """End a replayed response. It has no resources to release."""
+    """End a replayed response, which has no resources."""
 
 
 class _NoRequest:
@@ -124,8 +124,8 @@ class _RecordedBody:
 
     Args:
         cassette: The recording.
-        request_time: The time at which the request was sent, on the clock of the event loop. None to replay all chunks
-            without delay.
+        request_time: The time at which the request was sent, on the clock of the event loop. None to replay all chunks without
+            delay.
     """
 
     request = _NoRequest()
@@ -157,11 +157,7 @@ class _RecordedBody:
 
 
 class _Failures:
-    """Converts the exception at the end of a replayed response to the recorded error.
-
-    Args:
-        cassette: The recording.
-    """
+    """Converts the exception at the end of a replayed response to the recorded error."""
 
     def __init__(self, cassette: Cassette) -> None:
         self._cassette = cassette

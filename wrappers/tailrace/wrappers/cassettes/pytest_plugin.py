@@ -4,9 +4,8 @@ Add the plugin to the ``conftest.py`` of the tests::
 
     pytest_plugins = ["tailrace.wrappers.cassettes.pytest_plugin"]
 
-A test can then create its model with the fixture `cassette_model`. By default, no provider is called, and recorded
-responses are replayed without delays. With ``pytest --record-cassettes``, the providers are called, and their
-responses are recorded.
+The fixture `cassette_model` creates the model of a test. By default, recorded responses are replayed without delays. With
+``pytest --record-cassettes``, the providers are called, and their responses are recorded.
 """
 
 import re
@@ -37,10 +36,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def cassette_model(request: pytest.FixtureRequest) -> Callable[..., Model]:
-    """Return a function that creates a model. The function has the arguments of `create_model`.
+    """Return a function that creates a model, with the arguments of `create_model`.
 
-    The model replays or records the responses of the current test. Its recordings are in the folder
-    ``cassettes/MODULE/TEST/MODEL``, next to the test module. New recordings replace the earlier recordings.
+    The model replays or records the responses of the current test in the folder ``cassettes/MODULE/TEST/MODEL``, next to the test
+    module. New recordings replace the earlier recordings.
     """
     records = bool(request.config.getoption(OPTION))
     default_folder = request.path.parent / "cassettes" / request.path.stem / _file_name(request.node.name)

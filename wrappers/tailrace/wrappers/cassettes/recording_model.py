@@ -33,13 +33,12 @@ escape_records_of("tailrace.wrappers")
 class RecordingModel(Model):
     """A model that returns the responses of another model, and writes each response to a file when the response ends.
 
-    A recording contains no headers and no URL. Credentials in texts are removed. If a response ends with an exception
-    other than an `UpstreamError`, for example because it is cancelled, the response is not recorded. A body that is not
-    UTF-8 and contains a credential is not recorded either. If a file cannot be written, a warning is logged, and the
-    response is returned nevertheless.
+    A recording contains no headers and no URL. Credentials in texts are removed. A response is not recorded if it ends with an
+    exception other than an `UpstreamError`, for example because it is cancelled. Nor is a body recorded that is not UTF-8 and
+    contains a credential. If a file cannot be written, a warning is logged.
 
-    If the connection breaks during a response, this model offers no continuation, so that the agent requests a new
-    response. Each recording therefore belongs to a complete request.
+    If the connection breaks during a response, this model offers no continuation. Each recording therefore belongs to a complete
+    request.
 
     Args:
         model: The other model. Closing this object also closes that model.
@@ -76,14 +75,7 @@ class RecordingModel(Model):
 
 
 class _Recording:
-    """The recording of one response.
-
-    Args:
-        model: The other model.
-        folder: The folder of the recordings.
-        history: The conversation.
-        options: The options of the request.
-    """
+    """The recording of one response."""
 
     def __init__(self, model: Model, folder: Path, history: History, options: RequestOptions) -> None:
         self._model = model
@@ -125,7 +117,7 @@ class _Recording:
                 await self._save(Failure.of(error))
 
     async def _save(self, failure: Failure | None) -> None:
-        """Write the recording. It is also written if the current task is cancelled."""
+        """Write the recording, even if the current task is cancelled."""
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(self._write, failure)
 
@@ -165,8 +157,7 @@ class _Recording:
 def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -> list[BodyPart] | None:
     """Remove credentials from the chunks of a body. Return None if a body that is not UTF-8 contains a credential.
 
-    If a credential was removed, the result has only one chunk, because several chunks may have contained the
-    credential.
+    If a credential was removed, the result has only one chunk, because several chunks may have contained it.
     """
     body = b"".join(data for _, data in pieces)
     try:
@@ -185,14 +176,14 @@ def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -
 
 
 class _RecordedBody:
-    """A response body that also stores each chunk that is read, and its time.
+    """A response body that stores each chunk that is read, and its time.
 
     Args:
         body: The body.
         request_time: The time at which the request was sent, on the clock of `monotonic`.
 
     Attributes:
-        pieces: The chunks that were read. Each entry is the number of seconds after the request, and the bytes.
+        pieces: The chunks, each with the number of seconds after the request.
     """
 
     def __init__(self, body: Body, request_time: float) -> None:
@@ -206,7 +197,7 @@ class _RecordedBody:
         return self._body.request
 
     def read_nowait(self) -> bytes | None:
-        """Return the next chunk, and append it to ``pieces``; None if no data has arrived, ``b""`` at the end."""
+        """Return the next chunk, and store it; None if no data has arrived, ``b""`` at the end."""
         data = self._body.read_nowait()
         if data:
             self.pieces.append((monotonic() - self._request_time, data))

@@ -16,8 +16,7 @@ from tailrace.wrappers.request_options import RequestOptions
 class CohereModel(DirectModel):
     """A model that is called with ``POST {base_url}/chat``.
 
-    See `DirectModel` for the arguments. ``parameters`` may contain any member of the request, for example ``tools``,
-    ``temperature``, ``max_tokens`` and ``documents``.
+    See `DirectModel` for the arguments. ``parameters`` may contain any member of the request, for example ``documents``.
     """
 
     has_embeddings = True
@@ -37,7 +36,7 @@ class CohereModel(DirectModel):
         choice = options.tool_choice
         if choice is None or choice.mode != "tool" or not parameters.get("tools"):
             return parameters
-        # The API cannot require a call of one specific tool. Instead, only the chosen tool is sent.
+        # The API cannot require a call of one specific tool, so only the chosen tool is sent.
         return {
             **parameters,
             "tools": [tool for tool in parameters["tools"] if tool_name(tool) == choice.name],
@@ -54,7 +53,7 @@ class CohereModel(DirectModel):
         )
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        # The embeddings endpoint is a part of Cohere's OpenAI-compatible API, which has another root URL.
+        # The endpoint belongs to Cohere's OpenAI-compatible API.
         return (
             f"{self._base_url.removesuffix('/v2')}/compatibility/v1/embeddings",
             {"authorization": f"Bearer {self._api_key}"},

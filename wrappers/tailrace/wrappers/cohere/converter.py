@@ -1,32 +1,30 @@
 """Conversion between the common history and messages of Cohere's Chat API, version 2.
 
-`CohereModel` uses `CohereConverter` for requests. The following list describes the content that is replaced or omitted,
-because the API cannot represent it. All other content survives a round trip:
+The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
 ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
+- ``History.context`` is sent as a user message.
 - Empty texts, and messages with only empty texts, are omitted, because the API rejects them.
-- The API requires a result for each call, and a call for each result (see `tailrace.wrappers.conversion.tool_ids`).
-  Missing and duplicate ids are replaced. A call without a result gets an error result. A result without a call becomes
-  text.
+- The API requires a result for each call, and a call for each result (see `tailrace.wrappers.conversion.tool_ids`). Missing and
+  duplicate ids are replaced. A call without a result gets an error result. A result without a call becomes text.
 - Reasoning is sent only if Cohere produced it (``metadata["cohere"]["type"]``). Its signature is not preserved.
-- The order in a message of the model is: the plan of its tool calls, thinking and text in their original order, tool
-  calls. Without tool calls, the plan is omitted.
-- Data is sent as a text with JSON. Exception: in a message of the model, data that is a content item of Cohere's API
-  (its type is in ``metadata["cohere"]["type"]``) is sent unchanged. An image loses its name. The media type of an image
-  that is sent with its bytes is sent in lower case and without parameters. The media type of an image with a URL is not
-  sent; ``to_history`` derives it from the URL. Any other file becomes a text: ``[name](url)`` for a URL, otherwise
-  ``[file name, media type, size]``. Files of a model become such texts, too. A refusal is sent as text.
-- Every call of a client tool is sent as a function call. ``synthetic_id`` is not preserved. Arguments that are not a
-  JSON object, and the text for a custom tool, are sent as ``{"input": text}``.
-- A tool's output that is a non-empty object is sent as a document. A list of several such objects is sent as documents.
-  Non-empty text is sent unchanged. Any other value is sent as JSON text. The output of a failed tool is sent as
-  ``{"error": output}``. `to_history` gets the name of the tool from the call with the same id.
+- The order in a message of the model is: the plan of its tool calls, thinking and text in their original order, tool calls.
+  Without tool calls, the plan is omitted.
+- Data is sent as a text with JSON. In a message of the model, data that is a content item of Cohere's API
+  (``metadata["cohere"]["type"]``) is sent unchanged.
+- An image loses its name. The media type of an image that is sent with its bytes is sent in lower case and without parameters.
+  The media type of an image with a URL is not sent; ``to_history`` derives it from the URL. Any other file, and each file of a
+  model, becomes a text: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. A refusal is sent as text.
+- Every call of a client tool is sent as a function call. ``synthetic_id`` is not preserved. Arguments that are not a JSON object,
+  and the text for a custom tool, are sent as ``{"input": text}``.
+- Tool output that is a non-empty object, or a list of several such objects, is sent as documents. Non-empty text is sent
+  unchanged. Any other value is sent as JSON text. The output of a failed tool is sent as ``{"error": output}``. `to_history` gets
+  the name of the tool from the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
-- Calls of server tools (kind ``"server"``: a provider ran the tool) and their results are omitted.
-- Metadata is not sent, with one exception: ``metadata["cohere"]`` of a message, part, call or result contains further
-  fields of Cohere's object. These fields are sent unchanged. ``to_history`` adds a citation to the metadata of the part
-  to which the citation's index refers; without an index, to the last text or reasoning part.
+- Calls of server tools and their results are omitted.
+- Metadata is not sent, except ``metadata["cohere"]`` of a message, part, call or result, which contains further fields of
+  Cohere's object. ``to_history`` adds a citation to the metadata of the part to which its index refers; without an index, to the
+  last text or reasoning part.
 
 `CohereConverter.to_history` joins system messages, and merges adjacent tool messages.
 """
@@ -103,19 +101,16 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
             if message.role is Role.MODEL:
                 messages += [*_assistant_message(message), *results]
             else:
-                # The API requires tool results directly after the calls, so other content of the message follows the
-                # results.
+                # The API requires tool results directly after the calls.
                 messages += [*results, *_user_message(message)]
         return messages
 
     def to_history(self, messages: Sequence[Fields | Any]) -> History:
-        """Convert the messages of a request to the common history.
-
-        The messages may be JSON objects or objects of the ``cohere`` package.
+        """Convert the messages of a request (JSON objects or objects of the ``cohere`` package) to the common history.
 
         Raises:
-            ValueError: Chat v2 does not define the role of a message; a content part has no type; a system, user or tool
-                message has a content part that Chat v2 does not allow; or the data of an image is invalid.
+            ValueError: Chat v2 does not define the role of a message, a content part has no type or a type that Chat v2 does not
+                allow, or the data of an image is invalid.
         """
         return _HistoryReader().read(messages)
 
@@ -123,8 +118,8 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream, a complete response, or the message in a response (as a JSON
-                object or an object of the ``cohere`` package).
+            response: The chunk wrappers of a stream, a complete response, or the message in a response (as a JSON object or an
+                object of the ``cohere`` package).
         """
         fields = as_object(response)
         if fields is None:
@@ -138,7 +133,7 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return [_tool_message(result) for result in results]
 
     def create_chunk_wrapper(self, chunk: Mapping[str, Any]) -> CohereWrapper:
-        """Return the first chunk wrapper of one event. The event is a JSON object or an object of the ``cohere`` package."""
+        """Return the first chunk wrapper of one event, which is a JSON object or an object of the ``cohere`` package."""
         return next(iter(wrap_chunk(chunk)), None) or CohereWrapper(as_object(chunk) or {})
 
 
@@ -146,7 +141,7 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
 
 
 def _assistant_message(message: Message) -> list[Fields]:
-    """Return a list with the assistant message; an empty list if the message has no content that can be sent."""
+    """Return the assistant message; none if the message has no content that can be sent."""
     calls = [_tool_call(call) for call in message.tool_calls if call.kind != "server"]
     plan = ""
     content: list[Fields] = []
@@ -170,7 +165,7 @@ def _assistant_message(message: Message) -> list[Fields]:
 
 
 def _assistant_items(part: ContentPart, own: Fields) -> list[Fields]:
-    """Return a list with the content item for a part of the model; an empty list if the part is not sent."""
+    """Return the content item for a part of the model; none if the part is not sent."""
     if isinstance(part, ContentPartText):
         return _text_items(part.text, own)
     if isinstance(part, ContentPartReasoning) and own.get("type") == "thinking" and part.text:
@@ -183,10 +178,7 @@ def _assistant_items(part: ContentPart, own: Fields) -> list[Fields]:
 
 
 def _user_message(message: Message) -> list[Fields]:
-    """Return a list with the user message for all parts except tool results.
-
-    Return an empty list if the message has no content that can be sent.
-    """
+    """Return the user message for all parts except tool results; none if the message has no content that can be sent."""
     content: list[Fields] = []
     for part in message.content:
         own = own_fields(part.metadata, "cohere")
@@ -239,8 +231,7 @@ def _tool_call(call: ContentPartToolCall) -> Fields:
 
 def _tool_message(result: ContentPartToolResult) -> Fields:
     own = own_fields(result.metadata, "cohere")
-    # Content that `to_history` could not convert without loss is sent unchanged, because citations refer to its
-    # documents.
+    # Content that `to_history` could not convert without loss is sent unchanged: citations refer to its documents.
     content = own.get("content") or _tool_content(result)
     return {**own, "role": "tool", "tool_call_id": result.id, "content": content}
 
@@ -251,7 +242,7 @@ def _tool_content(result: ContentPartToolResult) -> str | list[Fields]:
     if isinstance(output, dict):
         documents = [cast("object", output)]
     elif isinstance(output, list) and len(cast("list[object]", output)) > 1:
-        # For a list with one object, `to_history` would return the object instead of the list.
+        # `to_history` would convert a list with one object to the object.
         documents = cast("list[object]", output)
     if documents and all(as_mapping(each) for each in documents):
         return [{"type": "document", "document": {"data": each}} for each in documents]
@@ -304,7 +295,7 @@ def _read_assistant(fields: Fields) -> Message:
     for citation in as_mappings(fields.get("citations")):
         if not _add_citation(content, citation):
             _add_citation(parts, citation)
-    # The calls are assembled like the calls of a stream, because this causes no error for invalid calls.
+    # Invalid calls cause no error if they are assembled like the calls of a stream.
     calls = assemble_message(wrap_chunk({"message": {"tool_calls": fields.get("tool_calls")}})).tool_calls
     metadata = own_metadata("cohere", fields, "role", "tool_plan", "content", "citations", "tool_calls")
     return Message(role=Role.MODEL, content=(*parts, *content, *calls), metadata=metadata)

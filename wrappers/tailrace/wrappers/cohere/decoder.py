@@ -1,10 +1,9 @@
 """Decoder of streams of Cohere's Chat API, version 2.
 
-`CohereDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``cohere`` package. The
-member ``type`` of an event contains its type.
+`CohereDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``cohere`` package.
 
-There are two forms of reasoning: the plan before tool calls (``tool_plan``), and ``thinking`` blocks. Later requests
-contain the two forms in different fields. The metadata of a reasoning part therefore contains its form.
+There are two forms of reasoning: the plan before tool calls (``tool_plan``), and ``thinking`` blocks. The metadata of a reasoning
+part contains its form, because later requests contain the two forms in different fields.
 """
 
 from collections.abc import Mapping
@@ -67,16 +66,15 @@ class CohereWrapper(ReadWrapper[dict[str, Any]], gc=False):
         reasoning: The ``thinking`` of a content block, or the ``tool_plan``.
         calls: The fragment of a tool call.
         finish: The ``finish_reason`` of the event ``message-end``.
-        usage: The ``usage`` of the event ``message-end``. The counts are in ``tokens`` or, if ``tokens`` is missing, in
-            ``billed_units``.
+        usage: The counts of the event ``message-end``: ``tokens``, otherwise ``billed_units``.
     """
 
 
 class CohereDecoder(EventDecoder[CohereWrapper]):
     """Sans-IO decoder of a streamed response body.
 
-    The decoder also reads complete (not streamed) responses. Each event ``tool-call-start`` starts a new call, even if
-    an earlier call has the same id or index.
+    The decoder also reads complete (not streamed) responses. Each event ``tool-call-start`` starts a new call, even if an earlier
+    call has the same id or index.
 
     Args:
         provider: The provider's name in errors.
@@ -90,11 +88,11 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
-        # The start of a block that has no text yet; None if there is no such block.
+        # The start of a block that has no text yet; None if there is none.
         self._pending_block: BlockDelta | None = None
         self._planning = False
         self._calls = 0
-        # The keys are the provider's indexes of calls, and the values are the indexes in the chunk wrappers.
+        # The indexes of calls in the chunk wrappers, by the provider's index.
         self._open_calls: dict[int, int] = {}
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[CohereWrapper]:
@@ -142,7 +140,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         return CohereWrapper({}, details=ChunkDetails(error=error))
 
     def _start_block(self, wrappers: list[CohereWrapper]) -> list[CohereWrapper]:
-        """Defer the start of a block until its first text arrives. Empty blocks are then not reported."""
+        """Defer the start of a block until its first text arrives, so that empty blocks are not reported."""
         self._pending_block = None
         for wrapper in wrappers:
             details = wrapper.details
@@ -151,7 +149,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         return [wrapper for wrapper in wrappers if wrapper.details != ChunkDetails()]
 
     def _plan(self, wrappers: list[CohereWrapper]) -> None:
-        """Let the first delta of a plan start a block. Later deltas continue this block."""
+        """Let the first delta of a plan start a block, which later deltas continue."""
         for wrapper in wrappers:
             if wrapper.reasoning and self._planning:
                 wrapper.details, wrapper.plain = None, True
@@ -180,8 +178,7 @@ def wrap_chunk(chunk: "Mapping[str, Any] | BaseModel", *, provider: str = "") ->
         provider: The provider's name in errors.
 
     Returns:
-        Most events have one chunk wrapper, and a complete response has several. For an event without content (for
-        example, the end of a block), the list is empty.
+        The chunk wrappers; an empty list for an event without content, for example the end of a block.
     """
     return _wrap(as_object(chunk) or {}, provider)
 

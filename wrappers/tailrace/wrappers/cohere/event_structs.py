@@ -1,8 +1,7 @@
 """Structs for fast decoding of the most common events of a Cohere stream.
 
-`CohereDecoder` tries these structs first. A struct accepts only the documented fields and types, so the JSON object of
-the event can be restored from the struct. Events that no struct accepts are decoded to dicts (see
-`tailrace.wrappers.cohere.decoder`).
+A struct accepts only the documented fields and types, so that the JSON object of the event can be restored. `CohereDecoder`
+decodes other events to dicts.
 """
 
 from typing import Any
@@ -87,7 +86,7 @@ class _PlanDelta(_Shape):
 
 
 class PlanDelta(_Shape, tag_field="type", tag="tool-plan-delta"):
-    """An event that adds text to the plan. The plan precedes tool calls."""
+    """An event that adds text to the plan, which precedes tool calls."""
 
     delta: _PlanDelta
 
@@ -105,7 +104,7 @@ _decode = msgspec.json.Decoder(ContentDelta | CallDelta | PlanDelta).decode
 
 
 def read_common_event(payload: bytes) -> ContentDelta | CallDelta | PlanDelta | None:
-    """Decode the payload of an event; return None if no struct accepts it."""
+    """Decode the payload of an event; None if no struct accepts it."""
     try:
         return _decode(payload)
     except _ERRORS:

@@ -11,10 +11,10 @@ _MODES = {"none": "NONE", "required": "REQUIRED", "tool": "REQUIRED"}
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /v2/chat``.
 
-    ``parallel_tool_calls``, and the name and description of an output format, are not sent, because the API has no
-    members for them. Schemas are sent unchanged. The API cannot require a call of one specific tool. For such a choice,
-    ``REQUIRED`` is sent, and `CohereModel` sends only the chosen tool. The member ``strict_tools`` applies to all tools
-    of the request. It is set if any tool is strict. ``reasoning_effort`` only enables or disables thinking.
+    ``parallel_tool_calls``, and the name and description of an output format, are not sent, because the API has no members for
+    them. Schemas are sent unchanged. The API cannot require a call of one specific tool. For such a choice, ``REQUIRED`` is sent,
+    and `CohereModel` sends only the chosen tool. ``strict_tools`` is set if any tool is strict, because it applies to all tools.
+    ``reasoning_effort`` only enables or disables thinking.
 
     Source: https://docs.cohere.com/reference/chat
     """
@@ -33,8 +33,7 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
         frequency_penalty=options.frequency_penalty,
         thinking={"type": "disabled" if effort == "none" else "enabled"} if effort else None,
     )
-    # For the mode ``auto``, the value is None, so that the merge with the model's parameters omits the member. The
-    # API's default is ``auto``.
+    # ``auto`` is the API's default: None removes the member.
     return members if choice is None else {**members, "tool_choice": _MODES.get(choice.mode)}
 
 

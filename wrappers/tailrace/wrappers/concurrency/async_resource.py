@@ -9,19 +9,18 @@ T = TypeVar("T")
 Exit = Callable[
     [type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[bool | None]
 ]
-"""A function that releases the resource. It has the arguments and the result of ``__aexit__``."""
+"""A function that releases the resource, with the arguments and the result of ``__aexit__``."""
 
 
 class AsyncResource(Generic[T]):
     """Async context manager for a resource that a coroutine function acquires.
 
-    ``contextlib.asynccontextmanager`` keeps a generator with all local variables of the acquisition in memory: several
-    kilobytes for each open response.
+    ``contextlib.asynccontextmanager`` would keep the local variables of the acquisition in memory: several kilobytes for each
+    open response.
 
     Args:
-        acquire: Coroutine function that is called when the context is entered. It returns the resource, and the
-            function that releases the resource. If the function raises an exception, it must first release everything
-            that it has acquired.
+        acquire: Coroutine function that is called when the context is entered. It returns the resource, and the function that
+            releases it. Before it raises an exception, it must release everything that it has acquired.
     """
 
     __slots__ = ("_acquire", "_exit")

@@ -1,8 +1,4 @@
-"""Execution of CPU-bound work in a worker thread, if the work would block the event loop.
-
-Code that calls `run_bounded` first estimates the cost of the work as a number of JSON values, for example with
-`json_cost`. Work with a low cost runs in the event loop.
-"""
+"""Execution of CPU-bound work in a worker thread, if the work would block the event loop."""
 
 import asyncio
 import ctypes
@@ -34,16 +30,15 @@ RELEASE_AFTER = 1.0
 _JSON_TYPES = (str, bytes, int, float, dict, list, tuple)
 _BYTES_OF_JSON_VALUE = 64  # average size
 
-# Parameters of the function ``mallopt`` of glibc.
+# Parameters of glibc's function ``mallopt``.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_BLOCK = 1024 * 1024
 
-# After a call with a higher cost, the event loop runs other tasks, because several such calls of one request would
-# block the event loop.
+# After a call with a higher cost, the event loop runs other tasks: several such calls of one request would block it.
 _YIELD_COST = 100
 
-# Each event loop has one worker thread. Because of Python's global interpreter lock, two threads would not complete the
-# work earlier. The event loop would only wait twice as long for the lock.
+# Each event loop has one worker thread. Because of the global interpreter lock, two threads would not complete the work
+# earlier, and the event loop would wait twice as long for the lock.
 _LIMITER = RunVar[anyio.CapacityLimiter]("tailrace.worker_thread")
 
 # Event loops for which a release of memory is scheduled.
@@ -58,8 +53,7 @@ def text_cost(text: str | bytes | None) -> int:
 def json_cost(value: object) -> int:
     """Return the cost of processing a JSON value or a pydantic model, for `run_bounded`.
 
-    A cost above `MAX_INLINE_COST` is not exact. The keys of dicts may have any type, because pydantic and msgspec also
-    encode numbers, dates and enum members as keys.
+    A cost above `MAX_INLINE_COST` is not exact. The keys of dicts may have any type that pydantic or msgspec can encode.
     """
     if _is_empty(value):
         return 0
@@ -83,7 +77,7 @@ def json_cost(value: object) -> int:
 
 
 def _is_empty(value: object) -> bool:
-    # ``not`` is applied only to these types, because it can raise an exception for other objects (arrays of numpy).
+    # ``not`` can raise an exception for other objects (arrays of numpy).
     return value is None or (isinstance(value, _JSON_TYPES) and not value)
 
 
@@ -100,18 +94,17 @@ def history_cost(history: History) -> int:
 async def run_bounded(cost: int, function: Callable[..., T], *args: object) -> T:
     """Call a function in the event loop or, if its cost exceeds `MAX_INLINE_COST`, in a worker thread.
 
-    The thread runs one call at a time. Calls in the event loop do not wait for the thread. After a call of medium cost,
-    the event loop runs other tasks, because several such calls of one request would block the event loop.
+    The thread runs one call at a time. Calls in the event loop do not wait for the thread.
 
     Args:
-        cost: Number of values that the function processes (JSON values, parts, messages).
-        function: The function. It must not share mutable state with the event loop. It must not call a C function
-            that holds the global interpreter lock for long (see `tailrace.wrappers.incremental_json_encoder`).
+        cost: Number of values that the function processes, for example from `json_cost`.
+        function: The function. It must not share mutable state with the event loop, or call a C function that holds the global
+            interpreter lock for long (see `tailrace.wrappers.incremental_json_encoder`).
         args: The positional arguments of the function.
 
     Returns:
-        The result of the function. An exception of the function is raised here. A cancellation takes effect after the
-        function has returned.
+        The result of the function. An exception of the function is raised here. A cancellation takes effect after the function
+        has returned.
     """
     if cost <= MAX_INLINE_COST:
         result = function(*args)
@@ -132,8 +125,7 @@ async def run_bounded(cost: int, function: Callable[..., T], *args: object) -> T
 def in_event_loop() -> bool:
     """Return True if an event loop runs in this thread.
 
-    In other threads, large work is divided into steps. Each step holds the global interpreter lock only for a short
-    time.
+    In other threads, large work is divided into steps, which hold the global interpreter lock only for a short time.
     """
     try:
         asyncio.get_running_loop()
@@ -158,9 +150,8 @@ def _release(loop: asyncio.AbstractEventLoop) -> None:
 def limit_unused_memory() -> None:
     """Configure glibc to return large freed blocks to the operating system immediately. Do nothing with other C libraries.
 
-    By default, glibc returns only the first large block. It then allocates blocks of up to this size in its heaps, and
-    keeps up to 64 MB of freed memory in each heap. There are up to eight heaps for each processor. `release_memory`
-    cannot return this memory.
+    By default, glibc returns only the first large block. It then keeps up to 64 MB of freed memory in each of up to eight heaps
+    for each processor, which `release_memory` cannot return.
     """
     with suppress(OSError, AttributeError):  # the C library is not glibc
         library = ctypes.CDLL(None)

@@ -18,8 +18,7 @@ from tailrace.wrappers.request_options import RequestOptions
 class MistralModel(DirectModel):
     """A model that is called with ``POST {base_url}/chat/completions``.
 
-    See `DirectModel` for the arguments. ``parameters`` may contain any member of the request, for example
-    ``temperature`` and ``safe_prompt``.
+    See `DirectModel` for the arguments. ``parameters`` may contain any member of the request, for example ``safe_prompt``.
     """
 
     has_embeddings = True
@@ -47,7 +46,7 @@ class MistralModel(DirectModel):
     def _request(
         self, history: History, parameters: Mapping[str, Any]
     ) -> tuple[str, Mapping[str, str], object]:
-        # Usage is not requested: Mistral always sends it, and rejects unknown members such as ``stream_options``.
+        # Mistral always sends usage, and rejects unknown members such as ``stream_options``.
         messages = with_merged_neighbours(MistralConverter().from_history(history))
         return self._endpoint.request(
             {"model": self.name, "messages": messages, "stream": True, **parameters}

@@ -1,7 +1,6 @@
 """Conversion between Mistral's content parts and the common format: texts, files, and parts that only Mistral has.
 
-In Mistral's API, images and documents are URLs or data URLs, and audio is a URL or base64 text. In OpenAI's Chat
-Completions, they are objects.
+In Mistral's API, images and documents are URLs or data URLs, and audio is a URL or base64 text.
 """
 
 import base64
@@ -27,7 +26,7 @@ KEY = "mistral"
 THINKING: Mapping[str, Any] = {KEY: {"type": "thinking"}}
 """Metadata of a reasoning part that Mistral produced."""
 
-_FILE_ID = "mistral-file:"  # in the URL of an uploaded file, this prefix precedes the id of the file
+_FILE_ID = "mistral-file:"  # prefix of the id in the URL of an uploaded file
 _ENDINGS = {
     **IMAGE_TYPES,
     ".csv": "text/csv",
@@ -51,7 +50,7 @@ def read_part(part: Mapping[str, Any]) -> ContentPartText | ContentPartFile | Co
     if file is None:
         return ContentPartData(data=plain_json(part), metadata={KEY: {"type": kind}})
     if file_param(file) != part:
-        # The type of the content part is stored, because it cannot be derived from the file.
+        # The type of the content part cannot be derived from the file.
         file = file.model_copy(update={"metadata": {KEY: {**file.metadata.get(KEY, {}), "type": kind}}})
     return file
 
@@ -88,7 +87,7 @@ def _kind(file: ContentPartFile, media_type: str) -> str | None:
 
 
 def _read_file(kind: str, part: Mapping[str, Any]) -> ContentPartFile | None:
-    """Return the file in a content part; None if the content part has no valid file."""
+    """Return the file in a content part; None if it has no valid file."""
     if kind == "file" and as_text(part.get("file_id")):
         return ContentPartFile(
             url=f"{_FILE_ID}{part['file_id']}", metadata=_own_fields(part, "type", "file_id")

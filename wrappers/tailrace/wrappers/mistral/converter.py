@@ -1,35 +1,32 @@
 """Conversion between the common history and Mistral's Chat Completions messages.
 
-`MistralModel` uses `MistralConverter` for requests. The messages are the same as OpenAI's messages (see
-`tailrace.wrappers.openai.converter`), with four differences: Mistral has its own content parts, requests contain
-earlier thinking, tool results have tool names, and the order of messages is stricter.
+The messages are those of OpenAI (see `tailrace.wrappers.openai.converter`), with four differences: Mistral has its own content
+parts, requests contain earlier thinking, tool results have tool names, and the order of messages is stricter.
 
-The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
-content survives a round trip: ``to_history(from_history(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
+- ``History.context`` is sent as a user message.
 - Reasoning of Mistral is sent as a ``thinking`` part in the same position. Other reasoning is omitted.
 - A data part is sent as JSON in a text part. If the data is a content part of Mistral, the content part itself is sent.
-- A user's file is sent as an image, a document or audio, with its bytes or its URL. A file of another type and an empty
-  file become a text part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of a model
-  become such text parts, too. Images and audio lose their names. In ``to_history``, audio has the media type
-  ``audio/*``, and the media type of a URL is derived from its extension.
+- A user's file is sent as an image, a document or audio, with its bytes or its URL. A file of another type, an empty file, and
+  each file of a model become a text part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Images and
+  audio lose their names. In ``to_history``, audio has the media type ``audio/*``, and the media type of a URL is derived from its
+  extension.
 - Empty text and empty thinking of a model, and messages without other content, are omitted.
-- The text and thinking of a model are sent before its tool calls. In ``to_history``, adjacent thinking is one part, and
-  a text is one part with the references that follow it.
-- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object,
-  and the input of a custom tool, are sent as ``{"input": text}``. The ``kind`` of a call and ``synthetic_id`` are not
-  preserved.
-- Calls of server tools (tools that a provider ran) and their results are omitted. If a model's message contains the
-  result of another tool, the result is sent after the message.
-- Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
-  ``to_history`` returns both as text.
-- If a message has tool results and other parts, the results become separate messages. Between tool results and the next
-  user message, Mistral requires a message of the model. Therefore, a message with the text `MistralConverter.bridge` is
-  inserted.
+- The text and thinking of a model are sent before its tool calls. In ``to_history``, adjacent thinking is one part, and a text is
+  one part with the references that follow it.
+- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object, and the
+  input of a custom tool, are sent as ``{"input": text}``. The ``kind`` of a call and ``synthetic_id`` are not preserved.
+- Calls of server tools and their results are omitted. If a model's message contains the result of another tool, the result is
+  sent after the message.
+- Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``. ``to_history``
+  returns both as text.
+- If a message has tool results and other parts, the results become separate messages. Between tool results and the next user
+  message, Mistral requires a message of the model: the text `MistralConverter.bridge` is inserted.
 - The ``refusal`` of a model is sent as text.
-- Metadata is not sent, with one exception: ``metadata["mistral"]`` of a message or part contains further fields of
-  Mistral's object, for example ``prefix`` of a message that the model continues. These fields are sent unchanged.
+- Metadata is not sent, except ``metadata["mistral"]`` of a message or part, which contains further fields of Mistral's object,
+  for example ``prefix`` of a message that the model continues.
 """
 
 import re
@@ -119,7 +116,7 @@ class MistralConverter(OpenAIConverter):
             ValueError: Mistral does not define the role or the content of a message.
         """
         fields = [as_object(message) or {} for message in messages]
-        # This method converts the content of user messages. The OpenAI converter converts all other content.
+        # The OpenAI converter converts all content except that of user messages.
         contents = iter(
             [
                 _read_content(message, position)
@@ -148,8 +145,8 @@ class MistralConverter(OpenAIConverter):
         """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: A stream: chunk wrappers, or chunks of the ``openai`` package. Or a complete response or an
-                assistant message: an object of the ``openai`` package or a JSON object.
+            response: A stream (chunk wrappers, or chunks of the ``openai`` package), a complete response or an assistant message
+                (an object of the ``openai`` package or a JSON object).
             choice: See `OpenAIConverter.to_message`.
         """
         if not isinstance(response, Mapping | BaseModel):
@@ -164,15 +161,13 @@ class MistralConverter(OpenAIConverter):
         wrappers: list[ChunkWrapper[Any]] = []
         for position, each in enumerate(choices):
             content = as_mapping(each.get("message")) or {}
-            # Each entry is a separate call, even if two entries have the same id. In a delta, calls with different
-            # indexes are separate.
+            # Each entry is a separate call, even if two entries have the same id. Different indexes separate calls.
             calls = [
                 {**call, "index": index}
                 for index, call in enumerate(as_mappings(content.get("tool_calls") or []), position << 32)
             ]
             delta = {"content": content.get("content"), "tool_calls": calls}
-            # If choices are merged, the text of each choice must be added. Each choice is therefore read as a delta: of
-            # several complete messages, only the first would be used.
+            # If choices are merged, each choice is read as a delta: of several complete messages, only the first would be used.
             form = {"message": None, "delta" if choice is None else "message": delta}
             wrappers += MistralDecoder().wrap({"choices": [{**each, "index": 0, **form}]})
         message = with_text_parts(assemble_message(wrappers), fields.get("content"))
@@ -220,10 +215,7 @@ class MistralConverter(OpenAIConverter):
 
 
 def _user_messages(message: Message) -> list[Fields]:
-    """Return a list with the user message for all parts except tool results.
-
-    If the message contains only tool results, return an empty list.
-    """
+    """Return the user message for all parts except tool results; none if the message contains only tool results."""
     content: list[Fields] = []
     for part in message.content:
         if isinstance(part, ContentPartText):
@@ -240,7 +232,7 @@ def _user_messages(message: Message) -> list[Fields]:
 def _model_content(
     part: ContentPartText | ContentPartReasoning | ContentPartData | ContentPartFile,
 ) -> list[Fields]:
-    """Return the content parts for text, thinking, data or a file of a model; an empty list if the part is not sent."""
+    """Return the content parts for text, thinking, data or a file of a model; none if the part is not sent."""
     own = own_fields(part.metadata, KEY)
     if isinstance(part, ContentPartReasoning):
         return [{**own, "type": "thinking", "thinking": [text_entry(part.text)]}] if own and part.text else []

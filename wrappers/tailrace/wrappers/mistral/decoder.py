@@ -1,7 +1,7 @@
 """Decoder of Mistral streams. They have the format of Chat Completions, but the content may be a list of parts.
 
 Reasoning models send content parts of the type ``thinking``, which contain text parts. Citations are parts of the type
-``reference`` that follow the cited text. Later requests contain thinking and references in the same positions.
+``reference`` after the cited text. Later requests contain both in the same positions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 _NO_ID = "null"  # some models send this instead of a call id
-_MAX_CHOICES = 1024  # maximum number of choices whose channel is stored
+_MAX_CHOICES = 1024  # choices whose channel is stored
 
 
 class _ThoughtDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -56,7 +56,7 @@ class MistralDeltaWrapper(ChoiceDeltaWrapper, gc=False):
     """Chunk wrapper for a delta that has further fields in its tool calls."""
 
     def get_tool_calls(self) -> list[ToolCallDelta]:
-        """Return the fragments in ``delta.tool_calls``. Their further fields are under the key ``"mistral"``."""
+        """Return the fragments in ``delta.tool_calls``, with their further fields under the key ``"mistral"``."""
         return [
             ToolCallDelta(
                 index=call.index,
@@ -87,12 +87,11 @@ class MistralDecoder(ChatCompletionsDecoder):
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
-        # The keys are indexes of choices. Each value is the type of the latest content: "text", "reasoning", "cited"
-        # (text with references), "calls" or "part".
+        # Type of the latest content by choice: "text", "reasoning", "cited" (text with references), "calls" or "part".
         self._open: dict[int, str] = {}
         self._is_thinking = False  # True if the latest block is thinking
-        # The id, the model and the presence of ``created`` in the previous chunk. The defaults mean that the next chunk
-        # must be read by `wrap`.
+        # The id, the model and the presence of ``created`` in the previous chunk. With the defaults, `wrap` reads the next
+        # chunk.
         self._response_fields: tuple[object, object, bool] = (None, None, False)
 
     def wrap_common(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
@@ -101,8 +100,7 @@ class MistralDecoder(ChatCompletionsDecoder):
             thought = self._wrap_thought(payload)
             if thought is not None:
                 return [thought]
-            # The other fields of this chunk may be different. `_wrap_thought` is used again after `wrap` has read
-            # thinking.
+            # The other fields of this chunk may be different.
             self._is_thinking = False
         wrappers = super().wrap_common(payload)
         if wrappers:
@@ -139,7 +137,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         if choices:
             fields = {**fields, "choices": choices}
         common = super().wrap(fields, error_event=error_event)
-        # If the chunk was a ping, its fields have not been reported.
+        # The fields of a ping have not been reported.
         self._response_fields = response_fields if common else (None, None, False)
         return [*wrappers, *self._mark_block_starts(common)]
 
@@ -171,15 +169,12 @@ class MistralDecoder(ChatCompletionsDecoder):
         return ChoiceDeltaWrapper(raw, choice.index, None, True)
 
     def _mark_block_starts(self, wrappers: Sequence[ChoiceDeltaWrapper]) -> list[ChoiceDeltaWrapper]:
-        """Return chunk wrappers in which thinking is marked as Mistral's.
-
-        A new block starts where texts must not be joined.
-        """
+        """Return chunk wrappers with block starts, where texts must not be joined, and with thinking marked as Mistral's."""
         wrappers_with_blocks: list[ChoiceDeltaWrapper] = []
         for wrapper in wrappers:
             delta = wrapper.delta
             if delta.reasoning_content and delta.content:
-                # A delta with text and thinking is divided, because a delta can start only one block.
+                # A delta can start only one block.
                 thought = ChoiceDelta(
                     reasoning_content=delta.reasoning_content, model_extra=delta.model_extra
                 )
@@ -266,7 +261,7 @@ class MistralDecoder(ChatCompletionsDecoder):
 
 
 def wrap_chunk(chunk: "BaseModel | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
-    """Return the chunk wrappers of a single chunk. The chunk is an object of the ``mistralai`` package or a JSON object.
+    """Return the chunk wrappers of a single chunk, which is an object of the ``mistralai`` package or a JSON object.
 
     Args:
         chunk: A ``CompletionChunk``, or a ``CompletionEvent`` with the chunk.

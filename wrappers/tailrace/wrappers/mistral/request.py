@@ -8,10 +8,10 @@ from tailrace.wrappers.request_options import RequestOptions
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
-    """Convert options to members of ``POST /v1/chat/completions``. Most of them are the same as OpenAI's members.
+    """Convert options to members of ``POST /v1/chat/completions``, most of which are those of OpenAI.
 
-    Schemas are sent unchanged. Mistral supports only two values of ``reasoning_effort``: ``none`` and ``high``. Every
-    effort except ``none`` is sent as ``high``.
+    Schemas are sent unchanged. Mistral supports only the values ``none`` and ``high`` of ``reasoning_effort``. Every effort
+    except ``none`` is sent as ``high``.
 
     Source: https://docs.mistral.ai/api/#tag/chat
     """

@@ -26,11 +26,9 @@ class OllamaModel(DirectModel):
 
     Args:
         name: The model's name.
-        arguments: See `DirectModel`. ``base_url`` is the root URL of the server; None to use ``OLLAMA_HOST`` or
-            ``http://127.0.0.1:11434``. As in the configuration of Ollama, the scheme and the port may be missing.
-            ``read_timeout`` is 300 seconds by default, because it takes time to load a model. ``parameters`` may
-            contain any member of the request, for example ``think``, ``keep_alive`` and ``options`` (temperature and
-            others).
+        arguments: See `DirectModel`. The default ``base_url`` is ``OLLAMA_HOST`` or ``http://127.0.0.1:11434``. As in the
+            configuration of Ollama, the scheme and the port may be missing. ``read_timeout`` is 300 seconds by default, because
+            it takes time to load a model. ``parameters`` may contain any member of the request, for example ``keep_alive``.
 
     Raises:
         ConfigurationError: ``base_url`` is not an HTTP URL.
@@ -67,7 +65,7 @@ class OllamaModel(DirectModel):
         )
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        # The embeddings endpoint is a part of Ollama's OpenAI-compatible API, which has another root URL.
+        # The endpoint belongs to Ollama's OpenAI-compatible API.
         return self._url.removesuffix("/api/chat") + "/v1/embeddings", self._headers, members
 
     def _decoder(self) -> OllamaDecoder:
@@ -78,7 +76,7 @@ def server_address(host: str) -> str:
     """Return the root URL of a server, without a trailing slash.
 
     Args:
-        host: ``[scheme://][host][:port][/path]``. If it has no scheme, the default port is 11434.
+        host: ``[scheme://][host][:port][/path]``. Without a scheme, the default port is 11434.
 
     Raises:
         ConfigurationError: ``host`` has an invalid format.

@@ -1,34 +1,29 @@
 """Conversion between the common history and messages of Ollama's ``/api/chat``.
 
-`OllamaModel` uses `OllamaConverter` for requests. The following list describes the content that is replaced or omitted,
-because the API cannot represent it. All other content survives a round trip:
+The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
 ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
-- A message has a single text. Several texts are joined with blank lines; blocks of one text are joined without a
-  separator (see `tailrace.wrappers.conversion.text_joining`). ``to_history`` returns the joined texts as one part. Data
-  is appended to the text as JSON, and a refusal is appended as text. Empty texts are omitted.
-- The order in a message of the model is reasoning, text, images, tool calls. Reasoning becomes one part without a
-  signature.
-- The bytes of an image are sent. In ``to_history``, the image follows the text and has no name, and its media type is
-  detected from its bytes. Any other file, and an image with a URL, becomes a text: ``[name](url)`` for a URL, otherwise
-  ``[file name, media type, size]``.
-- Every call of a client tool is sent as a function call. Arguments that are not a JSON object, and the text for a
-  custom tool, are sent as ``{"input": text}``. Because arguments are JSON objects in the API, white space, escapes and
-  repeated keys in the arguments of another provider's model are not preserved.
-- Missing and duplicate call ids are replaced (see `tailrace.wrappers.conversion.tool_ids`). ``synthetic_id`` is not
-  preserved.
-- Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
-  `to_history` returns both as text. If a result has no tool name, `to_history` uses the name in the call with the same
-  id.
+- ``History.context`` is sent as a user message.
+- A message has a single text. Several texts are joined with blank lines; blocks of one text are joined without a separator (see
+  `tailrace.wrappers.conversion.text_joining`). ``to_history`` returns the joined texts as one part. Data is appended to the text
+  as JSON, and a refusal is appended as text. Empty texts are omitted.
+- The order in a message of the model is reasoning, text, images, tool calls. Reasoning becomes one part without a signature.
+- The bytes of an image are sent. In ``to_history``, the image follows the text and has no name, and its media type is detected
+  from its bytes. Any other file, and an image with a URL, becomes a text: ``[name](url)`` for a URL, otherwise ``[file name,
+  media type, size]``.
+- Every call of a client tool is sent as a function call. Arguments that are not a JSON object, and the text for a custom tool,
+  are sent as ``{"input": text}``. White space, escapes and repeated keys in the arguments of another provider's model are not
+  preserved, because arguments are JSON objects in the API.
+- Missing and duplicate call ids are replaced (see `tailrace.wrappers.conversion.tool_ids`). ``synthetic_id`` is not preserved.
+- Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``. `to_history` returns
+  both as text. If a result has no tool name, `to_history` uses the name in the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
-- Calls of server tools (kind ``"server"``: a provider ran the tool), their results, and results without a call in a
-  model's message are omitted.
-- Metadata is not sent, with one exception: ``metadata["ollama"]`` of a message, call or result contains further fields
-  of Ollama's object. These fields are sent unchanged.
+- Calls of server tools, their results, and results without a call in a model's message are omitted.
+- Metadata is not sent, except ``metadata["ollama"]`` of a message, call or result, which contains further fields of Ollama's
+  object.
 
-`OllamaConverter.to_history` joins system messages, and merges adjacent tool messages. A tool message without an id
-belongs to the first call without a result.
+`OllamaConverter.to_history` joins system messages, and merges adjacent tool messages. A tool message without an id belongs to the
+first call without a result.
 """
 
 import base64
@@ -99,15 +94,12 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
             if is_model:
                 messages += [_assistant_message(message), *results]
             else:
-                # Chat templates require tool results directly after the calls, so other content of the message follows
-                # the results.
+                # Chat templates require tool results directly after the calls.
                 messages += [*results, *_user_message(message)]
         return messages
 
     def to_history(self, messages: Sequence[Fields | Any]) -> History:
-        """Convert the messages of a request to the common history.
-
-        The messages may be JSON objects or objects of the ``ollama`` package.
+        """Convert the messages of a request (JSON objects or objects of the ``ollama`` package) to the common history.
 
         Raises:
             ValueError: ``/api/chat`` does not define the role or the content of a message, or an image is not valid
@@ -119,8 +111,8 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream. Or a response of ``/api/chat`` or ``/api/generate``, or the message
-                in a response: a JSON object or an object of the ``ollama`` package.
+            response: The chunk wrappers of a stream, a response of ``/api/chat`` or ``/api/generate``, or the message in a
+                response (a JSON object or an object of the ``ollama`` package).
         """
         fields = as_object(response)
         if fields is None:
@@ -128,8 +120,7 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         wrapper = self.create_chunk_wrapper(
             fields if fields.keys() & {"message", "response"} else {"message": fields}
         )
-        # Each entry is a separate call, even if two entries have the same id. In a delta, calls with different indexes
-        # are separate.
+        # Each entry is a separate call, even if two entries have the same id. Different indexes separate calls.
         wrapper.calls = tuple(
             msgspec.structs.replace(call, index=index) for index, call in enumerate(wrapper.calls)
         )
@@ -140,7 +131,7 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return [_tool_message(result) for result in results]
 
     def create_chunk_wrapper(self, chunk: Mapping[str, Any]) -> OllamaWrapper:
-        """Wrap one line of a stream. The line is a JSON object or an object of the ``ollama`` package."""
+        """Wrap one line of a stream, which is a JSON object or an object of the ``ollama`` package."""
         fields = as_object(chunk) or {}
         return wrap_chunk(fields) or OllamaWrapper(fields)
 
@@ -160,10 +151,7 @@ def _assistant_message(message: Message) -> Fields:
 
 
 def _user_message(message: Message) -> list[Fields]:
-    """Return a list with the user message for all parts except tool results.
-
-    If the message contains only tool results, return an empty list.
-    """
+    """Return the user message for all parts except tool results; none if the message contains only tool results."""
     fields = _content(message.content, message.role)
     if fields == {"content": ""} and (message.role is Role.TOOL or message.tool_results):
         return []

@@ -1,8 +1,7 @@
 """Decoder of streams of Ollama's native API: ``/api/chat`` and ``/api/generate``.
 
-`OllamaDecoder` reads the bytes of a response body. Each line of the body is a JSON object. `wrap_chunk` reads single
-objects of the ``ollama`` package. A line of ``/api/chat`` has a ``message``, and a line of ``/api/generate`` has a
-``response``. All other fields are the same.
+`OllamaDecoder` reads the bytes of a response body. Each line is a JSON object. `wrap_chunk` reads single objects of the
+``ollama`` package. A line of ``/api/chat`` has a ``message``, and a line of ``/api/generate`` has a ``response``.
 """
 
 from collections.abc import Mapping
@@ -37,7 +36,7 @@ from tailrace.wrappers.messages import ContentPartFile
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-# The reasons ``load`` and ``unload`` are not listed, because only responses without text have these reasons.
+# ``load`` and ``unload`` are not listed, because only responses without text have these reasons.
 _FINISH_REASONS = {
     "": FinishReason.STOP,  # servers before version 0.1.38 send only ``done``
     "stop": FinishReason.STOP,
@@ -45,17 +44,17 @@ _FINISH_REASONS = {
     "tool_calls": FinishReason.TOOL_CALLS,
 }
 
-# Fields that the common format has. All other fields except the counts become metadata of the response.
+# Fields that the common format has. All others except the counts become metadata of the response.
 _LINE = frozenset(
     {"message", "response", "thinking", "tool_calls", "images", "logprobs", "done", "done_reason", "error"}
 )
 _MESSAGE = frozenset({"role", "content", "thinking", "tool_calls", "images"})
 
-_MAX_CALLS = 1024  # maximum number of calls that are stored to detect repetitions
+_MAX_CALLS = 1024  # calls that are stored to detect repetitions
 
 _decode_line = msgspec.json.Decoder().decode
 
-# First bytes and media types of images. (The API sends images as base64 text without a media type.)
+# First bytes and media types of images, which the API sends without a media type.
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -70,7 +69,7 @@ class OllamaWrapper(ReadWrapper[dict[str, Any]], gc=False):
     Attributes:
         text: The visible text: ``message.content`` or ``response``.
         reasoning: The reasoning: ``message.thinking`` or ``thinking``.
-        calls: The calls in the line. They are always complete. Arguments are JSON text.
+        calls: The complete calls in the line, with arguments as JSON text.
         finish: The ``done_reason`` of the last line.
         usage: The token counts ``prompt_eval_count`` and ``eval_count``.
     """
@@ -79,8 +78,8 @@ class OllamaWrapper(ReadWrapper[dict[str, Any]], gc=False):
 class OllamaDecoder(EventDecoder[OllamaWrapper]):
     """Sans-IO decoder of a response body of ``/api/chat`` or ``/api/generate``.
 
-    The decoder also reads complete (not streamed) responses. Each entry in ``tool_calls`` is a separate call, even if
-    its id or index is not unique. An entry that repeats the id, name and arguments of an earlier entry is ignored.
+    The decoder also reads complete (not streamed) responses. Each entry in ``tool_calls`` is a separate call, even if its id or
+    index is not unique, unless it repeats the id, name and arguments of an earlier entry.
 
     Args:
         provider: The provider's name in errors.
@@ -99,7 +98,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         self._reported_calls: set[int] = set()
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[OllamaWrapper]:
-        """Return a list with the chunk wrapper of one line; an empty list if the line has no content."""
+        """Return the chunk wrapper of one line in a list; an empty list if the line has no content."""
         wrapper = wrap_chunk(fields, provider=self._provider, error_event=error_event)
         if wrapper is None:
             return []
@@ -194,7 +193,7 @@ def wrap_chunk(
     error = _read_error(fields, provider, error_event=error_event)
     if error is None and not fields.keys() & {"message", "response", "done"}:
         return None
-    # A line of ``/api/generate`` directly contains the fields of the message.
+    # A line of ``/api/generate`` itself contains the fields of the message.
     message = as_mapping(fields.get("message")) or {
         **{name: fields[name] for name in ("thinking", "tool_calls", "images") if name in fields},
         "content": fields.get("response"),
@@ -224,7 +223,7 @@ def wrap_chunk(
 
 
 def image_type(data: bytes) -> str:
-    """Detect the media type of an image from its first bytes; return ``image/*`` for an unknown type."""
+    """Detect the media type of an image from its first bytes; ``image/*`` for an unknown type."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for magic, kind in _MAGIC if data.startswith(magic)), "image/*")
@@ -293,7 +292,7 @@ def _read_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _timestamp(text: object) -> int | None:
-    """Convert an ISO 8601 time to seconds since 1970; return None if the time is invalid."""
+    """Convert an ISO 8601 time to seconds since 1970; None if the time is invalid."""
     try:
         time = datetime.fromisoformat(as_text(text))
         return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())

@@ -5,8 +5,7 @@ from typing import Any
 from tailrace.wrappers.conversion.request_parameters import function_tool, without_empty
 from tailrace.wrappers.request_options import RequestOptions
 
-# The value of ``think`` by reasoning effort. All versions of Ollama accept these values. Any higher effort is sent as
-# ``high``.
+# ``think`` by reasoning effort, for all versions of Ollama. Any higher effort is sent as ``high``.
 _THINK: dict[str, bool | str] = {
     "none": False,
     "minimal": "low",
@@ -19,8 +18,8 @@ _THINK: dict[str, bool | str] = {
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /api/chat``.
 
-    ``parallel_tool_calls``, ``strict``, the name and description of an output format, and the tool choice are not sent,
-    because the API has no members for them. If the tool choice is ``none``, no tools are sent.
+    ``parallel_tool_calls``, ``strict``, the name and description of an output format, and the tool choice are not sent, because
+    the API has no members for them. If the tool choice is ``none``, no tools are sent.
 
     Source: https://docs.ollama.com/api/chat
     """

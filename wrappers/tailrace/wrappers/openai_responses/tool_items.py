@@ -56,7 +56,11 @@ _IMAGE_TYPES = {"/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/web
 
 
 def json_object(value: object) -> Fields:
-    """Return an event, item or response as a new JSON object. The value may be an object of the ``openai`` package."""
+    """Return an event, item or response as a new JSON object. The value may be an object of the ``openai`` package.
+
+    Raises:
+        ValueError: The value is not an object.
+    """
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, Any]", value))
     if not isinstance(value, BaseModel):

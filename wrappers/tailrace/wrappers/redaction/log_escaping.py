@@ -1,10 +1,9 @@
 """Protection of logs against forged records. Control characters are escaped, and the length of texts is limited.
 
-The names, identifiers and error texts in logs come from callers, providers and models. A line break in such a text
-would start a new record, an escape sequence would move the cursor of a terminal, and a bidirectional override would
-reorder the line. `printable` escapes all these characters. A logging filter applies `printable` to the arguments and
-the traceback of each tailrace record when the record is created. The protection therefore does not depend on the
-handlers and formatters of the application. The formatters of ``tailrace serve`` also apply `printable` to each line.
+Names, identifiers and error texts in logs come from callers, providers and models. A line break in such a text would start a new
+record, and an escape sequence would move the cursor of a terminal. A logging filter therefore applies `printable` to the
+arguments and the traceback of each tailrace record when the record is created. The protection does not depend on the handlers and
+formatters of the application.
 """
 
 import logging
@@ -21,14 +20,11 @@ _INDENT = "    "  # indentation of each line of a traceback; only records begin 
 
 
 def printable(value: object, limit: int = MAX_TEXT) -> str:
-    r"""Return a value as one line of text.
-
-    Unprintable characters are escaped as in Python (``\n``, ``\x1b``, ``\u202e``).
+    r"""Return a value as one line of text. Unprintable characters are escaped as in Python (``\n``, ``\x1b``, ``\u202e``).
 
     Args:
         value: A string, or an object that ``str`` converts to a string.
-        limit: Maximum number of characters before escaping. If the text is longer, the number of omitted characters is
-            appended.
+        limit: Maximum number of characters before escaping. The number of omitted characters is appended.
     """
     text = value if isinstance(value, str) else str(value)
     omitted = len(text) - limit
@@ -42,10 +38,7 @@ def printable(value: object, limit: int = MAX_TEXT) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Make each line of a text (for example, a traceback) printable, and indent it.
-
-    The length of each line is limited. If there are more than `MAX_LINES` lines, the lines in the middle are omitted.
-    """
+    """Make each line of a text (for example, a traceback) printable, and indent it. See `MAX_TEXT` and `MAX_LINES`."""
     lines = text.split("\n")
     omitted = len(lines) - MAX_LINES
     if omitted > 0:
@@ -65,7 +58,7 @@ class PrintableRecords(logging.Filter):
         elif arguments:
             record.args = {name: _printable(each) for name, each in arguments.items()}
         if record.exc_info and not record.exc_text:
-            # Formatters of the standard library use this text, and do not format the traceback again.
+            # Formatters of the standard library use this text instead of formatting the traceback again.
             record.exc_text = printable_lines(
                 "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
             )

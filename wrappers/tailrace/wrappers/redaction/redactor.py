@@ -1,8 +1,8 @@
 """Removal of credentials and internal addresses from error texts of other systems.
 
-Error texts of a provider, a gateway, the HTTP client or a remote agent may contain the key of the request, a URL with a
-user name and password, or the name of an internal host. A `Redactor` removes the credentials of one request, and all
-texts that look like a credential or an internal address.
+Error texts of a provider, a gateway, the HTTP client or a remote agent may contain the key of the request, a URL with a user name
+and password, or the name of an internal host. A `Redactor` removes the credentials of one request, and all texts that look like a
+credential or an internal address.
 """
 
 import base64
@@ -32,15 +32,16 @@ MAX_DETAILS = 8 * 1024
 CREDENTIAL = "[redacted]"
 ADDRESS = "[internal address]"
 
-_READ_FACTOR = 4  # redaction may shorten a text, so this multiple of its maximum length is processed
+_READ_FACTOR = 4  # this multiple of a text's maximum length is processed, because redaction may shorten it
 _MIN_SECRET = 6  # minimum number of characters of a secret; shorter values are placeholders ("none", "key")
 _MIN_PARTIAL_WORD = 8  # a secret with fewer characters is only removed if it is a complete word
-# A secret with at least this number of characters is also removed in base64, in hexadecimal, and in other forms.
-_MIN_ENCODED = 12
+_MIN_ENCODED = (
+    12  # a secret with fewer characters is only removed in plain form, and as encoded in JSON, HTML and URLs
+)
 
 _SECRET_NAME = re.compile(r"(?i)auth|key|token|secret|password|cookie|credential|signature|\bsig\b")
 
-# Matches a complete URL. The user name and password may contain special characters.
+# A complete URL. The user name and password may contain special characters.
 _URL = re.compile(
     r"""(?xi) \b([a-z][a-z0-9+.-]{0,20}://)
         (?: ([^\s/?\#"'<>\\]*) @ )?
@@ -90,11 +91,11 @@ class Redactor:
     """Removes credentials and internal addresses from texts.
 
     Args:
-        secrets: Credentials. Their case is ignored. They are removed in plain form, and as encoded in JSON, HTML and
-            URLs. Secrets with at least twelve characters are also removed in base64 and hexadecimal. If a text contains
-            such a secret in another form (with line breaks, or with single escaped characters), the complete text is
-            removed. Secrets with fewer than six characters are placeholders, and are not removed.
-        hosts: Host names. They are removed like internal addresses.
+        secrets: Credentials, without regard to case. They are removed in plain form, and as encoded in JSON, HTML and URLs.
+            Secrets with at least twelve characters are also removed in base64 and hexadecimal. If a text contains such a secret
+            in another form (with line breaks, or with single escaped characters), the complete text is removed. Secrets with
+            fewer than six characters are placeholders, and are not removed.
+        hosts: Host names, which are removed like internal addresses.
     """
 
     def __init__(self, *, secrets: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
@@ -107,12 +108,7 @@ class Redactor:
 
     @classmethod
     def of_request(cls, url: str, headers: Mapping[str, str]) -> Self:
-        """Create a redactor for the errors of one request. It removes the host, and the credentials in the URL and the headers.
-
-        Args:
-            url: The request's URL.
-            headers: The request's headers.
-        """
+        """Create a redactor for the errors of one request: for its host, and the credentials in its URL and headers."""
         secrets = [
             secret
             for name, value in headers.items()
@@ -222,8 +218,8 @@ def _forms(secret: str) -> set[str]:
 def _base64_cores(data: bytes) -> Iterable[str]:
     """Yield the base64 characters that represent these bytes at any position in longer data, in both base64 alphabets.
 
-    Base64 encodes three bytes as four characters, so there are three possible offsets. The first and last characters
-    are omitted, because they may also depend on other bytes.
+    Base64 encodes three bytes as four characters, so there are three possible offsets. The first and last characters are omitted,
+    because they may also depend on other bytes.
     """
     for offset in range(3):
         encoded = base64.b64encode(bytes(offset) + data).rstrip(b"=").decode("ascii")
