@@ -243,6 +243,91 @@ async def test_escape_closes_the_question_only(browser: "Browser") -> None:
         assert await page.get_by_role("navigation", name="Conversations").count() == 0
 
 
+async def test_another_conversation_of_the_list_closes_the_question(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one", "two", "three")
+        question = page.get_by_text("Delete “three”?")
+        await titles(page).first.focus()
+        await page.keyboard.press("Delete")
+        await question.wait_for()
+        await page.keyboard.press("ArrowDown")
+        assert await focused(page) == "two"
+        await until_texts(titles(page), "three", "two", "one")
+        assert await question.count() == 0
+        await titles(page).first.hover()
+        await page.get_by_role("button", name="Delete three").click()
+        await question.wait_for()
+        await page.get_by_label("Message", exact=True).focus()
+        assert await question.count() == 1
+        await titles(page).nth(1).hover()
+        await page.get_by_role("button", name="Delete two").click()
+        await page.get_by_text("Delete “two”?").wait_for()
+        assert await question.count() == 0
+        await page.keyboard.press("Escape")
+        await until_texts(titles(page), "three", "two", "one")
+
+
+async def test_a_title_has_the_width_of_the_list(browser: "Browser") -> None:
+    title = "Rivers of the Alps"
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one", title)
+        names = titles(page)
+        rename = page.get_by_role("button", name=f"Rename {title}")
+        is_cut = "node => node.scrollWidth > node.clientWidth"
+        opacity = "node => getComputedStyle(node.parentElement).opacity"
+        await page.get_by_label("Message", exact=True).hover()
+        assert await rename.evaluate(opacity) == "0"
+        assert not await names.first.evaluate(is_cut)
+        await names.first.focus()
+        assert await rename.evaluate(opacity) == "1"
+        assert await names.first.evaluate(is_cut)  # the buttons cover no text
+        await page.keyboard.press("Tab")
+        assert await focused(page) == f"Rename {title}"
+        await page.keyboard.press("Enter")
+        await page.keyboard.press("Escape")
+        await page.get_by_label("Message", exact=True).focus()
+        await names.last.hover()
+        await page.get_by_role("button", name="Delete one").click()
+        await page.get_by_text("Delete “one”?").wait_for()
+
+
+async def test_on_a_touch_screen_the_buttons_of_the_list_are_visible(browser: "Browser") -> None:
+    title = "A question with a title that is longer than a line"
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one", title)
+        context = await browser.new_context(
+            viewport={"width": 1000, "height": 700}, has_touch=True, is_mobile=True
+        )
+        tablet = await context.new_page()
+        await tablet.goto(page.url.partition("#")[0])
+        await until_texts(titles(tablet), title, "one")
+        heights = await titles(tablet).evaluate_all("all => all.map((each) => each.clientHeight)")
+        assert heights[0] > heights[1] + 10  # two lines
+        await tablet.get_by_role("button", name="Delete one").tap()
+        await tablet.get_by_text("Delete “one”?").wait_for()
+        assert await titles(tablet).count() == 1
+        await context.close()
+
+
+async def test_the_id_of_a_deleted_conversation_is_used_again(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "first")
+        name = page.url.partition("#")[2]
+        await titles(page).focus()
+        await page.keyboard.press("Delete")
+        await page.keyboard.press("Enter")
+        await until_texts(titles(page))
+        other = await page.context.new_page()
+        await other.goto(f"{page.url.partition('#')[0]}#{name}")
+        await other.get_by_text("There is no such conversation").wait_for()
+        await say(other, "second")
+        await until_articles(other, 1)
+        await until_texts(titles(page), "second")
+        await begin_conversations(page, "third")
+        await page.get_by_role("searchbox").fill("second")
+        await until_texts(titles(page), "second")
+
+
 async def test_another_tab_interrupts_neither_a_new_title_nor_a_question(browser: "Browser") -> None:
     async with chat(browser, Echo()) as page:
         await begin_conversations(page, "one", "two")

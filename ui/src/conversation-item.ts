@@ -22,6 +22,10 @@ export class ConversationItem {
 	readonly #open: HTMLButtonElement;
 	readonly #rename: HTMLButtonElement;
 	readonly #remove: HTMLButtonElement;
+	readonly #words = el("span");
+	readonly #tools: HTMLElement;
+	/** Whether the question before the deletion is visible. */
+	#asks = false;
 	#title = "";
 	/** Whether it is the conversation that is open. */
 	current = false;
@@ -31,15 +35,16 @@ export class ConversationItem {
 		private readonly actions: Actions,
 	) {
 		const onkeydown = ({ key }: KeyboardEvent) => (key === "F2" ? this.#askTitle() : key === "Delete" && this.#askRemoval());
-		this.#open = button("context", "", () => actions.open(), { onkeydown });
+		this.#open = button("context", this.#words, () => actions.open(), { onkeydown });
 		this.#rename = icon("", RENAME, () => this.#askTitle());
 		this.#remove = icon("", REMOVE, () => this.#askRemoval());
+		this.#tools = el("span.tools", {}, this.#rename, this.#remove);
 		this.#close();
 	}
 
 	draw(title: string, current: boolean): void {
 		if (title !== this.#title) {
-			this.#title = this.#open.textContent = this.#open.title = title;
+			this.#title = this.#words.textContent = this.#open.title = title;
 			this.#rename.ariaLabel = this.#rename.title = fill(this.strings.rename, { title });
 			this.#remove.ariaLabel = this.#remove.title = fill(this.strings.deleteTitle, { title });
 		}
@@ -60,11 +65,19 @@ export class ConversationItem {
 	/** Show the buttons. */
 	#close(): void {
 		this.node.onkeydown = null;
-		this.node.replaceChildren(this.#open, this.#rename, this.#remove);
+		this.#asks = false;
+		this.node.replaceChildren(this.#open, this.#tools);
 	}
 
-	/** Show something else; Escape, and `end`, return to the buttons. */
-	#show(focused: HTMLElement, ...children: (Node | string)[]): () => void {
+	/** Close the question: the focus is at another conversation. */
+	leave(): void {
+		if (this.#asks) this.#close();
+	}
+
+	/** Show something else; Escape, and `end`, return to the buttons. An error moves the focus only if it was here. */
+	#show(focused: HTMLElement, error: boolean, ...children: (Node | string)[]): () => void {
+		const focuses = !error || this.node.matches(":focus-within");
+		this.#asks = false;
 		const end = () => {
 			this.#close();
 			this.focus();
@@ -75,7 +88,7 @@ export class ConversationItem {
 			event.stopPropagation(); // the panel stays open
 			end();
 		};
-		focused.focus();
+		if (focuses) focused.focus();
 		return end;
 	}
 
@@ -87,8 +100,8 @@ export class ConversationItem {
 			const title = field.value.trim();
 			if (title !== (refused ?? this.#title)) this.actions.rename(title).catch(({ message }: Error) => this.#askTitle(title, message));
 		};
-		const end = this.#show(field, field, reason && el("span.bad", { role: "alert" }, reason));
-		field.select();
+		const end = this.#show(field, Boolean(reason), field, reason && el("span.bad", { role: "alert" }, reason));
+		if (field.matches(":focus")) field.select();
 		field.onkeydown = (event) => {
 			if (event.key === "Escape") field.onblur = null;
 			if (event.key !== "Enter" || event.isComposing) return;
@@ -108,12 +121,13 @@ export class ConversationItem {
 		const remove = () => actions.remove().catch((error: Error) => this.#fail(error));
 		const yes = button("small", strings.delete, remove, { class: "small bad" });
 		const keep = button("small", strings.keep, () => end());
-		const end = this.#show(yes, el("span", {}, fill(strings.deleteQuestion, { title: this.#title })), yes, keep);
+		const end = this.#show(yes, false, el("span", {}, fill(strings.deleteQuestion, { title: this.#title })), yes, keep);
+		this.#asks = true;
 	}
 
-	/** Show an error. The focus moves to it only if it was here. */
+	/** Show an error. */
 	#fail({ message }: Error): void {
 		const close = button("small", this.strings.close, () => end());
-		const end = this.#show(close, el("span.bad", { role: "alert" }, message), close);
+		const end = this.#show(close, true, el("span.bad", { role: "alert" }, message), close);
 	}
 }

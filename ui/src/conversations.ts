@@ -21,7 +21,7 @@ interface Owner {
 export class Conversations {
 	readonly node: HTMLElement;
 	readonly search: HTMLInputElement;
-	readonly #list = el("ul", { onkeydown: (event) => this.#move(event), onfocusin: () => this.#stop([...this.#items.values()]) });
+	readonly #list = el("ul", { onkeydown: (event) => this.#move(event), onfocusin: () => this.#focused() });
 	readonly #problem = el("div");
 	readonly #more: HTMLButtonElement;
 	readonly #known = new Map<string, Conversation>();
@@ -30,7 +30,7 @@ export class Conversations {
 	#listed = new Set<string>();
 	/** Ids of conversations that this page or another tab has used. An agent that lists no conversations has these only. */
 	readonly #used = new Set<string>();
-	/** Ids of deleted conversations. A response that was under way may still contain them. */
+	/** Ids of conversations that were deleted since the last request. Its response may still contain them. */
 	readonly #deleted = new Set<string>();
 	/** The searched text. */
 	#query = "";
@@ -67,6 +67,7 @@ export class Conversations {
 	}
 
 	async #load(pageToken?: string): Promise<void> {
+		this.#deleted.clear();
 		const request = (this.#request += 1);
 		const query = this.search.value.trim();
 		let problem: Error | undefined;
@@ -76,6 +77,7 @@ export class Conversations {
 		// After an error, a search in the known conversations is better than none.
 		if (!pageToken) this.#listed = new Set(page || query !== this.#query ? [] : this.#listed);
 		for (const conversation of page?.conversations ?? []) {
+			if (this.#deleted.has(conversation.contextId)) continue;
 			this.#merge(conversation);
 			this.#listed.add(conversation.contextId);
 		}
@@ -83,7 +85,7 @@ export class Conversations {
 		if (page) this.#next = page.nextPageToken;
 		this.draw();
 		const first = page?.conversations[0];
-		if (pageToken && first && this.#more.matches(":focus")) this.#items.get(first.contextId)!.focus();
+		if (pageToken && first && this.#more.matches(":focus")) this.#items.get(first.contextId)?.focus();
 		this.#more.hidden = !this.#next;
 	}
 
@@ -145,7 +147,6 @@ export class Conversations {
 	/** Add the conversation of a new task. */
 	use({ contextId, history, status }: Pick<Task, "contextId" | "history" | "status">): void {
 		const parts = history?.find(({ role }) => role === "ROLE_USER")?.parts ?? [];
-		this.#deleted.delete(contextId);
 		this.#name(contextId, parts, status.timestamp ?? new Date().toISOString());
 	}
 
@@ -190,7 +191,7 @@ export class Conversations {
 	draw(): void {
 		const { strings } = this.owner;
 		const words = this.#query.toLowerCase();
-		const isFound = ({ contextId, title }: Conversation) => !this.#deleted.has(contextId) && (this.#listed.has(contextId) || (this.#used.has(contextId) && title.toLowerCase().includes(words)));
+		const isFound = ({ contextId, title }: Conversation) => this.#listed.has(contextId) || (this.#used.has(contextId) && title.toLowerCase().includes(words));
 		const found = [...this.#known.values()].filter(isFound).sort((one, other) => (one.updateTime < other.updateTime ? 1 : -1));
 		const items = found.map(({ contextId, title }) => {
 			const item = this.#item(contextId);
@@ -207,6 +208,13 @@ export class Conversations {
 	#stop(items: ConversationItem[]): void {
 		const stop = items.find(({ node }) => node.matches(":focus-within")) ?? items.find(({ current }) => current) ?? items[0];
 		for (const item of items) item.isStop = item === stop;
+	}
+
+	/** The focus is in the list: close the questions of other conversations. */
+	#focused(): void {
+		const items = [...this.#items.values()];
+		for (const item of items) if (!item.node.matches(":focus-within")) item.leave();
+		this.#stop(items);
 	}
 
 	/** Move the focus to another conversation. */
