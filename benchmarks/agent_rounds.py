@@ -112,7 +112,7 @@ async def _answer(
 
 async def _steps(text: Sequence[Chunks], prompt: Message) -> None:
     agent: Agent[str] = Agent(ReplayingModel([text]))
-    turn = agent.begin(History(), prompt)
+    turn = agent.create_accumulator(History(), prompt)
     async with aclosing(agent.steps(turn)) as steps:
         async for _ in steps:
             pass

@@ -10,7 +10,7 @@ from tailrace.server import AgentHandler, Settings, create_app
 from tailrace.server.cli.local_model import LocalModel, unavailable_reason
 from tailrace.streaming import Agent
 from tailrace.wrappers import ConfigurationError
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 
 # Makes a model of this size call a tool, and stop after the call.
 FORCED = {

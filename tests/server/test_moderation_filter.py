@@ -349,7 +349,7 @@ async def test_a_handler_continues_when_its_updates_are_applied_and_fails_as_bef
             yield StatusUpdate(TaskState.WORKING)
             yield ArtifactUpdate(Artifact(artifact_id="a", parts=(Part(text="some "),)), last=False)
             yield TextDelta("a", "text")
-            await turn.persisted()
+            await turn.wait_until_persisted()
             raise FilterError("not a filter")
         finally:
             scope.__exit__(None, None, None)

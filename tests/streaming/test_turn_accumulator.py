@@ -82,7 +82,7 @@ def test_a_turn_of_one_answer() -> None:
 
 def test_before_anything_came_there_is_nothing() -> None:
     turn = TurnAccumulator()
-    assert (turn.output, turn.reasoning, turn.messages, turn.files, turn.links) == ("", "", (), (), ())
+    assert (turn.output, turn.reasoning, turn.messages, turn.files, turn.linked_files) == ("", "", (), (), ())
     assert (turn.metadata, turn.id, turn.usage, turn.total_usage) == ({}, "", None, None)
     assert (turn.finish_reason, turn.error, turn.response, turn.calls_without_result) == (
         None,
@@ -404,8 +404,8 @@ def test_files_and_links_are_collected_over_responses_and_given_out_once() -> No
     answer_calls(turn)
     respond(turn, whole(LINK, result("s"), PNG), end())
     new = turn.pop_delta()
-    assert (new.files, new.links) == ((PNG,), (LINK,))
-    assert (turn.files, turn.links) == ((PNG, PNG), (LINK,))
+    assert (new.files, new.linked_files) == ((PNG,), (LINK,))
+    assert (turn.files, turn.linked_files) == ((PNG, PNG), (LINK,))
     assert [part for message in turn.messages for part in message.content if part in (PNG, LINK)] == [
         PNG,
         LINK,
@@ -437,7 +437,7 @@ def test_a_restarted_response_replaces_the_published_content() -> None:
         output="one\nyes", reasoning="a", messages=turn.messages[-1:], replaces=True
     )
     assert not turn.pop_delta()
-    assert (turn.output, turn.reasoning, turn.links) == ("one\nyes", "a", ())
+    assert (turn.output, turn.reasoning, turn.linked_files) == ("one\nyes", "a", ())
 
 
 # --- cost -------------------------------------------------------------------------------------------------------
@@ -493,7 +493,7 @@ def test_what_is_new_adds_up_to_the_whole_for_any_turn(taken_steps: list[Delta |
     parts = [
         part for message in turn.messages for part in message.content if isinstance(part, ContentPartFile)
     ]
-    assert sorted(map(repr, (*turn.files, *turn.links))) == sorted(map(repr, parts))
+    assert sorted(map(repr, (*turn.files, *turn.linked_files))) == sorted(map(repr, parts))
     ids = [each.id for message in turn.messages for each in message.tool_calls]
     assert len(set(ids)) == len(ids)
 
@@ -509,10 +509,10 @@ def assert_adds_up(turn: TurnAccumulator, news: Iterable[TurnDelta]) -> None:
         reasoning += new.reasoning
         messages += new.messages
         files += new.files
-        links += new.links
+        links += new.linked_files
         metadata |= new.metadata
     assert (output, reasoning, tuple(messages)) == (turn.output, turn.reasoning, turn.messages)
-    assert (metadata, tuple(files), tuple(links)) == (turn.metadata, turn.files, turn.links)
+    assert (metadata, tuple(files), tuple(links)) == (turn.metadata, turn.files, turn.linked_files)
 
 
 def expected_output(messages: Iterable[Message]) -> str:

@@ -55,7 +55,7 @@ class Run:
         self.calls: list[dict[str, Any]] = []
 
     async def drive(self, agent: Agent[Any], interrupted: InterruptedResponse | None = None) -> None:
-        fold = agent.begin(QUESTION, collect_output=False)
+        fold = agent.create_accumulator(QUESTION, collect_output=False)
         turn = agent.drive(fold, TurnTranslator(fold), interrupted=interrupted)
         async with agent, aclosing(turn) as batches:
             async for items in batches:

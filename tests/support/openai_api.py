@@ -15,7 +15,7 @@ from tailrace.server import Bounds, Settings, create_app
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.server.runtime.handlers import Handler, HandlerFunction
 from tailrace.streaming import Agent
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 
 MODEL = "scripted"
 

@@ -12,7 +12,7 @@ import anyio
 from support.upstream import Head, ScriptedUpstream, Step, Wait
 from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.openai import ChatCompletionsDecoder, ChoiceDeltaWrapper
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 
 
 class Gate:

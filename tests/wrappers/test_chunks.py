@@ -76,3 +76,9 @@ def test_values_compare_by_what_they_hold() -> None:
     assert Usage(1, 2, 3) != Usage(1, 2, 4)
     assert ToolCallDelta() == ToolCallDelta(index=None, id="", name="", arguments="", type="", extra=None)
     assert ChunkDetails() == ChunkDetails(role="", refusal="", metadata=None, extra=None, error=None)
+
+
+@pytest.mark.parametrize("details", [ChunkDetails(restates=True), ChunkDetails(is_second_field=True)])
+def test_the_deprecated_name_of_an_argument_is_accepted(details: ChunkDetails) -> None:
+    assert (details.is_second_field, details.restates) == (True, True)
+    assert details == ChunkDetails(is_second_field=True)

@@ -6,7 +6,7 @@ from tailrace.wrappers import ConfigurationError, providers
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.decoding.decoder import ResponseDecoder
 from tailrace.wrappers.model import Model
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 from tailrace.wrappers.providers import (
     FORMATS,
     Provider,

@@ -144,7 +144,9 @@ def create_router(
     )
     settings = agent.settings
     core.telemetry.agent = settings.agent_name
-    engine = core.create_engine(ServedAgents([agent.served]), can_continue=agent.served.handler.continues)
+    engine = core.create_engine(
+        ServedAgents([agent.served]), can_continue=agent.served.handler.continues_after_crash
+    )
     routes = AgentRoutes(core, engine, agent, core.authentication, extended_card=extended_card)
     models = ServedModels(
         settings,

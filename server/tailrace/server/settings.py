@@ -287,7 +287,9 @@ class Bounds(BaseModel):
     def continuation(self) -> ContinuationPolicy:
         """Return the limits for the continuation of interrupted responses."""
         return ContinuationPolicy(
-            attempts=self.continue_attempts, deadline=self.continue_deadline, delay=self.continue_delay
+            further_attempts=self.continue_attempts,
+            deadline=self.continue_deadline,
+            delay=self.continue_delay,
         )
 
 

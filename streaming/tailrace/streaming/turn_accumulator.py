@@ -56,9 +56,9 @@ class TurnDelta(msgspec.Struct, frozen=True):
         messages: Messages that are complete.
         metadata: New or changed metadata of the responses.
         files: Files sent as bytes.
-        links: Files sent as URLs.
+        linked_files: Files sent as URLs.
         replaces: True if the model restarted a response after a part of it was read. ``output``, ``reasoning``, ``files`` and
-            ``links`` are then the complete content of the turn so far, which replaces all earlier content.
+            ``linked_files`` are then the complete content of the turn so far, which replaces all earlier content.
     """
 
     output: str = ""
@@ -66,8 +66,13 @@ class TurnDelta(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...] = ()
     metadata: dict[str, Any] = {}
     files: tuple[ContentPartFile, ...] = ()
-    links: tuple[ContentPartFile, ...] = ()
+    linked_files: tuple[ContentPartFile, ...] = ()
     replaces: bool = False
+
+    @property
+    def links(self) -> tuple[ContentPartFile, ...]:
+        """Deprecated name of `linked_files`; to be removed in 0.3."""
+        return self.linked_files
 
     def __bool__(self) -> bool:
         return self != _NOTHING
@@ -149,7 +154,7 @@ class TurnAccumulator:
         history: The conversation before the turn; None for none. New tool calls get ids that are unique in the conversation.
         think_tags: See `Accumulator`.
         merge_choices: See `Accumulator`.
-        collect_output: True to collect text and files for `pop_delta`, `output`, `reasoning`, `files` and `links`. False saves
+        collect_output: True to collect text and files for `pop_delta`, `output`, `reasoning`, `files` and `linked_files`. False saves
             the memory of a second copy of the text.
 
     Attributes:
@@ -164,7 +169,7 @@ class TurnAccumulator:
         "_history",
         "_id",
         "_ids",
-        "_links",
+        "_linked_files",
         "_merge_choices",
         "_messages",
         "_metadata",
@@ -198,7 +203,7 @@ class TurnAccumulator:
         self._output = _ResponseText()
         self._reasoning = _ResponseText()
         self._files: _ResponseItems[ContentPartFile] = _ResponseItems()
-        self._links: _ResponseItems[ContentPartFile] = _ResponseItems()
+        self._linked_files: _ResponseItems[ContentPartFile] = _ResponseItems()
         self._new_metadata: dict[str, Any] = {}
         self._replaces = False
         self._needs_line_break = (
@@ -219,7 +224,7 @@ class TurnAccumulator:
         self._earlier_usage = self.total_usage
         self._needed_line_break = self._needs_line_break
         self._calls_without_result = ()
-        for growing in (self._output, self._reasoning, self._files, self._links):
+        for growing in (self._output, self._reasoning, self._files, self._linked_files):
             growing.begin_response()
         if self._collects_output:
             response = _CollectedResponse(
@@ -310,7 +315,7 @@ class TurnAccumulator:
             messages=messages,
             metadata=metadata,
             files=tuple(self._files.pop_new()),
-            links=tuple(self._links.pop_new()),
+            linked_files=tuple(self._linked_files.pop_new()),
             replaces=replaces,
         )
 
@@ -359,9 +364,14 @@ class TurnAccumulator:
         return tuple(self._files.items)
 
     @property
-    def links(self) -> tuple[ContentPartFile, ...]:
+    def linked_files(self) -> tuple[ContentPartFile, ...]:
         """All files that responses contained as URLs."""
-        return tuple(self._links.items)
+        return tuple(self._linked_files.items)
+
+    @property
+    def links(self) -> tuple[ContentPartFile, ...]:
+        """Deprecated name of `linked_files`; to be removed in 0.3."""
+        return self.linked_files
 
     @property
     def calls_without_result(self) -> tuple[ContentPartToolCall, ...]:
@@ -424,7 +434,7 @@ class TurnAccumulator:
             elif change.channel is _REASONING:
                 self._reasoning.add(change.text)
             elif isinstance(change.part, ContentPartFile):
-                (self._files if change.part.url is None else self._links).add(change.part)
+                (self._files if change.part.url is None else self._linked_files).add(change.part)
 
     def _merge_metadata(self) -> None:
         if self.response is None:
@@ -436,7 +446,7 @@ class TurnAccumulator:
 
     def _void_response(self) -> None:
         self._needs_line_break = self._needed_line_break
-        growing = (self._output, self._reasoning, self._files, self._links)
+        growing = (self._output, self._reasoning, self._files, self._linked_files)
         were_read = [each.void_response() for each in growing]
         if any(were_read):
             self._replaces = True

@@ -65,9 +65,9 @@ class Annotated(AgentHandler):
 class AnnotatedBatches(AgentHandler):
     """Adds an artifact to each turn of an agent, in batches."""
 
-    async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
-        """Implement `Handler.begin`."""
-        return self._annotated(await super().begin(turn))
+    async def run_in_batches(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
+        """Implement `Handler.run_in_batches`."""
+        return self._annotated(await super().run_in_batches(turn))
 
     async def _annotated(self, batches: AsyncGenerator[Sequence[Item]]) -> AsyncGenerator[Sequence[Item]]:
         async with aclosing(batches):
@@ -575,7 +575,9 @@ async def test_get_conversation_returns_the_messages_of_the_model(tmp_path: Path
 
 @pytest.mark.parametrize("kind", [Annotated, AnnotatedBatches])
 @pytest.mark.parametrize("one_by_one", [False, True])
-async def test_a_derived_handler_overrides_run_or_begin(kind: type[AgentHandler], one_by_one: bool) -> None:
+async def test_a_derived_handler_overrides_run_or_run_in_batches(
+    kind: type[AgentHandler], one_by_one: bool
+) -> None:
     async with ScriptedUpstream(answer("Hi")) as upstream:
         handler = kind(Agent(model_at(upstream)))
         app = create_app(

@@ -49,7 +49,7 @@ from tailrace.streaming.a2a.models import Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers import History, ProtocolError
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 ALICE, BOB = {"X-API-Key": "k1"}, {"X-API-Key": "k2"}

@@ -47,8 +47,8 @@ from tailrace.wrappers import (
     UpstreamError,
     UpstreamFault,
 )
-from tailrace.wrappers.anthropic.client import AnthropicModel
-from tailrace.wrappers.ollama.client import OllamaModel
+from tailrace.wrappers.anthropic.model import AnthropicModel
+from tailrace.wrappers.ollama.model import OllamaModel
 from tailrace.wrappers.request_options import (
     OutputFormat,
     RequestOptions,
@@ -628,7 +628,7 @@ async def test_steps_that_are_closed_while_tools_run_end_them() -> None:
 
     async with Upstream(answer(calls=[WEATHER, ("x", "wait", {})])) as upstream:
         agent = upstream.agent(get_weather, wait)
-        turn = agent.begin(History(), user("?"))
+        turn = agent.create_accumulator(History(), user("?"))
 
         async def leave() -> None:
             async with aclosing(agent.steps(turn)) as steps:
@@ -645,7 +645,7 @@ async def test_steps_that_are_closed_while_tools_run_end_them() -> None:
 LEAVING = """
 import asyncio, sys
 from tailrace.streaming import Agent
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 
 async def main():
     asyncio.get_running_loop().slow_callback_duration = 60
@@ -924,7 +924,7 @@ async def test_the_context_of_a_call_identifies_the_call() -> None:
 
     async with Upstream(answer(calls=[("l", "look", {})]), answer("ok")) as upstream:
         agent = upstream.agent(look)
-        turn = agent.begin(History(), user("?"))
+        turn = agent.create_accumulator(History(), user("?"))
         async with aclosing(agent.steps(turn, task_id="t", context_id="c")) as steps:
             async for _ in steps:
                 pass

@@ -107,7 +107,7 @@ async def test_connections_that_deliver_nothing_are_attempts(steps: Sequence[Ste
     run = Run()
     async with ScriptedUpstream(respond) as upstream:
         model = server.model(upstream, max_retries=0)
-        await run.drive(Agent(model, continuation=ContinuationPolicy(attempts=2, delay=0.0)))
+        await run.drive(Agent(model, continuation=ContinuationPolicy(further_attempts=2, delay=0.0)))
         paths = [request.path for request in upstream.requests]
     assert run.record.state is TaskState.COMPLETED
     assert run.texts == {"text": server.SECOND + "".join(PIECES)}
@@ -181,7 +181,7 @@ async def test_a_response_is_cancelled_at_the_provider_while_no_connection_reads
 
             async def drive() -> None:
                 RUN_OBSERVER.set(_EndObserver(ended))
-                async with aclosing(agent.steps(agent.begin(QUESTION))) as steps:
+                async with aclosing(agent.steps(agent.create_accumulator(QUESTION))) as steps:
                     async for _ in steps:
                         pass
 
@@ -230,7 +230,7 @@ async def test_an_unread_response_is_cancelled_at_the_provider() -> None:
 
     async with ScriptedUpstream(respond) as upstream:
         async with Agent(server.model(upstream)) as agent:
-            accumulator = agent.begin(QUESTION, collect_output=False)
+            accumulator = agent.create_accumulator(QUESTION, collect_output=False)
             async with aclosing(agent.steps(accumulator)) as steps:
                 async for _ in steps:
                     break

@@ -105,7 +105,9 @@ async def test_a_repetition_that_breaks_off_is_not_published(kind: str, ending: 
 
     run = Run()
     async with ScriptedUpstream(respond, lists_models=True) as upstream:
-        await run.drive(Agent(server.model(upstream), continuation=ContinuationPolicy(attempts=2, delay=0.0)))
+        await run.drive(
+            Agent(server.model(upstream), continuation=ContinuationPolicy(further_attempts=2, delay=0.0))
+        )
     assert run.texts == {"text": _RIVER + " and fish."}
     assert (run.routes, run.replaced) == (["prefill", "prefill"], 0)
 
@@ -208,7 +210,7 @@ async def test_a_response_fails_when_all_attempts_have_failed() -> None:
 
     run = Run()
     async with ScriptedUpstream(always_cut) as upstream:
-        await run.drive(Agent(server.model(upstream), continuation=ContinuationPolicy(attempts=2)))
+        await run.drive(Agent(server.model(upstream), continuation=ContinuationPolicy(further_attempts=2)))
         posts = [request for request in upstream.requests if request.method == "POST"]
     assert len(posts) == 3
     assert run.record.state is TaskState.FAILED
@@ -221,7 +223,7 @@ def _set(**values: Any) -> Callable[[], ContinuationPolicy]:
     return lambda: ContinuationPolicy(**values)
 
 
-@pytest.mark.parametrize("policy", [_set(attempts=0), _set(deadline=-math.inf)])
+@pytest.mark.parametrize("policy", [_set(further_attempts=0), _set(deadline=-math.inf)])
 async def test_no_attempt_is_made_beyond_the_policy(policy: Callable[[], ContinuationPolicy]) -> None:
     server = ContinuingServer("other", ["Water"], cut=200)
     run = Run()
@@ -244,7 +246,7 @@ async def test_a_fallback_of_another_format_answers_in_place_of_the_model() -> N
             first.model(one),
             tools=[weather],
             fallbacks=[second.model(two)],
-            continuation=ContinuationPolicy(attempts=0),
+            continuation=ContinuationPolicy(further_attempts=0),
         )
         await run.drive(agent)
         # The second round is the first model's again, with the call of the other provider in its history.

@@ -209,7 +209,7 @@ LOSSES: dict[str, tuple[list[Message], list[Message]]] = {
         [HELLO, model(CALL), user(say(text="wait"), RESULT, say(text="there"))],
         [HELLO, model(CALL), tool(RESULT), user(say(text="wait"), say(text="there"))],
     ),
-    "a user message comes first": ([model(say(text="Hi"))], [user(say(text=converter.opening)), model(say(text="Hi"))]),
+    "a user message comes first": ([model(say(text="Hi"))], [user(say(text=converter.opening_text)), model(say(text="Hi"))]),
     "blank text is omitted": (
         [user(say(text="a"), say(text=" \n")), model(say(text=" ")), user(say(text="b"))],
         [user(say(text="a"), say(text="b"))],
@@ -283,7 +283,7 @@ LOSSES: dict[str, tuple[list[Message], list[Message]]] = {
         [user(say(text="?"), *(PDF.model_copy(update={"filename": f"{name}.pdf"}) for name in
               ("a b c", "A b c (2)", "document", "document (2)")))],
     ),
-    "documents need text beside them": ([user(PDF)], [user(PDF, say(text=converter.documents))]),
+    "documents need text beside them": ([user(PDF)], [user(PDF, say(text=converter.documents_text))]),
     "names of tools are replaced": (
         [HELLO, model(CALL.model_copy(update={"name": "my.tool"}), CALL.model_copy(update={"id": "t2", "name": ""}))],
         [HELLO, model(CALL.model_copy(update={"name": "my_tool_bca2c361"}), CALL.model_copy(update={"id": "t2", "name": "unknown"}))],
@@ -405,3 +405,16 @@ def test_ids_of_bedrocks_form_are_recognized() -> None:
     assert not pattern.fullmatch("functions.f:0")
     assert not pattern.fullmatch("x" * 65)
     assert not pattern.fullmatch("")
+
+
+def test_a_subclass_may_set_the_texts_by_their_deprecated_names() -> None:
+    class Former(BedrockConverter):
+        opening = "Hello."
+        documents = "See below."
+
+    class Current(Former):
+        opening_text = "Welcome."
+
+    first, *_ = Former().from_history(History(conversation=(model(say(text="Hi")),)))
+    assert first["content"] == [{"text": "Hello."}]
+    assert (Current.opening_text, Current.documents_text) == ("Welcome.", "See below.")

@@ -26,7 +26,7 @@ from tailrace.wrappers import (
 )
 from tailrace.wrappers.cassettes import CassetteModel, RecordingModel, load_cassettes
 from tailrace.wrappers.model import Model
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 from tailrace.wrappers.providers import create_model
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 

@@ -27,7 +27,7 @@ from tailrace.wrappers import (
 from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES, NAMELESS, NameRule, ToolNames
 from tailrace.wrappers.openai import ChatCompletionsDecoder
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 from tailrace.wrappers.providers import FORMATS
 
 RULES: dict[str, NameRule | None] = {name: FORMATS[name].create_converter().name_rule for name in FORMATS}

@@ -29,7 +29,7 @@ from tailrace.wrappers.http.direct_model import DirectModel
 from tailrace.wrappers.http.http_model import HTTPModel, is_timeout
 from tailrace.wrappers.http.retries import retry_after
 from tailrace.wrappers.openai import ChatCompletionsDecoder, OpenAIConverter
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 from tailrace.wrappers.openai.request import request_members
 from tailrace.wrappers.request_options import RequestOptions
 

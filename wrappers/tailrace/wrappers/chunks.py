@@ -120,6 +120,7 @@ class ChunkDetails(msgspec.Struct):
         restarts: True if the provider began its response again. The previous content of the choice must be discarded.
         is_second_field: True if the reasoning of the delta comes from a second field, for example ``reasoning_details``. It is
             ignored if the usual field has had reasoning, because some servers send the same reasoning in both fields.
+        restates: Deprecated name of ``is_second_field``; to be removed in 0.3.
     """
 
     role: str = ""
@@ -132,16 +133,16 @@ class ChunkDetails(msgspec.Struct):
     parts: Sequence[ContentPart] = ()
     restarts: bool = False
     is_second_field: bool = False
+    restates: bool = False
+
+    def __post_init__(self) -> None:
+        """Apply the deprecated argument."""
+        self.is_second_field = self.restates = self.is_second_field or self.restates
 
     @property
     def has_content(self) -> bool:
         """True if these details contain content of the message. Metadata of the response and errors are not content."""
         return bool(self.refusal or self.extra or self.block or self.parts)
-
-    @property
-    def restates(self) -> bool:
-        """Deprecated name of `is_second_field`; to be removed in 0.3."""
-        return self.is_second_field
 
     @property
     def says_something(self) -> bool:

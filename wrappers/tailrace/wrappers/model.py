@@ -99,15 +99,15 @@ class Model(ABC):
         return ""
 
     def attachment(
-        self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
+        self, interrupted: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return a request for the rest of an interrupted response; None if the provider does not store the response.
 
         Args:
-            broken: The iterator that `stream` or `attachment` returned for the interrupted response. The new chunks begin after
+            interrupted: The iterator that `stream` or `attachment` returned for the interrupted response. The new chunks begin after
                 the last chunk that it yielded. If another process sent the first request, the id that `stored_id` returned there.
                 The new chunks then begin at the start of the response.
-            options: The options of the first request, only used if ``broken`` is an id.
+            options: The options of the first request, only used if ``interrupted`` is an id.
         """
         return None
 
@@ -115,7 +115,7 @@ class Model(ABC):
         """Cancel a stored response whose rest is not needed. If `MAY_CANCEL` returns False, do nothing.
 
         Args:
-            stored_response: See ``broken`` of `attachment`.
+            stored_response: See ``interrupted`` of `attachment`.
         """
 
     @abstractmethod

@@ -1,7 +1,7 @@
-"""Registry of providers and wire formats. `create_model` creates the model client for a name ``provider:model``.
+"""Registry of providers and wire formats. `create_model` creates the model for a name ``provider:model``.
 
 A *wire format* is the format of an API (OpenAI Chat Completions, Anthropic Messages, …). Each wire format has a decoder, a
-history converter and a model client, whose package is imported when it is used. A *provider* is a service with such an API. Many
+history converter and a model, whose package is imported when it is used. A *provider* is a service with such an API. Many
 providers use the format of Chat Completions. The decoder detects the differences between their responses in the stream. The
 differences between their requests are attributes of `Provider`.
 
@@ -31,14 +31,14 @@ class WireFormat:
         module: The package that contains the classes.
         decoder: The name of the `ResponseDecoder` class in the package.
         converter: The name of the `HistoryConverter` class in the package.
-        model: The name of the `Model` class in the package's module ``client``.
+        model: The name of the `Model` class in the package's module ``model``.
         arguments: ``"fragments"`` if the arguments of tool calls are streamed in fragments, ``"whole"`` if each call arrives with
             complete arguments.
         reasoning: ``"text"``, or ``"sealed"`` if reasoning is signed or encrypted.
         sends: The content types of requests in addition to text and tools.
         streams: The content types of responses in addition to text, reasoning and tool calls.
-        extra: The optional dependency group (extra) that the model client requires; empty for none.
-        keyless: True if the model client does not require a key.
+        extra: The optional dependency group (extra) that the model requires; empty for none.
+        keyless: True if the model does not require a key.
     """
 
     name: str
@@ -63,9 +63,9 @@ class WireFormat:
         return self._load(self.module, self.converter)()
 
     def create_model(self, name: str, **arguments: Any) -> Model:
-        """Create a model client of this format. The arguments are those of the client's class."""
-        # Decoding does not need the client's module.
-        return self._load(f"{self.module}.client", self.model)(name, **arguments)
+        """Create a model of this format. The arguments are those of the model's class."""
+        # Decoding does not need the model's module.
+        return self._load(f"{self.module}.model", self.model)(name, **arguments)
 
     @staticmethod
     def _load(module: str, name: str) -> Callable[..., Any]:

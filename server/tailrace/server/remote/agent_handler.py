@@ -70,7 +70,7 @@ class RemoteAgentHandler(Handler):
         resend: True to send a message again after a crash.
     """
 
-    continues = True
+    continues_after_crash = True
 
     def __init__(self, agent: RemoteAgent, *, gate: UpstreamGate | None = None, resend: bool = False) -> None:
         self._agent = agent
@@ -141,7 +141,7 @@ class RemoteAgentHandler(Handler):
                 yield MessageAdded(message)
         yield ending
 
-    async def discard(self, interrupted: InterruptedResponse) -> None:
+    async def cancel_interrupted(self, interrupted: InterruptedResponse) -> None:
         """Cancel the remote task."""
         with anyio.move_on_after(CANCEL_TIMEOUT), suppress(UpstreamError):
             await self._agent.cancel_task(interrupted.stored_id)
@@ -155,7 +155,7 @@ class RemoteAgentHandler(Handler):
             UpstreamError: A crash interrupted the turn, and the agent may have received the message.
         """
         if turn.interrupted is None:
-            await turn.persisted()  # before the message is sent
+            await turn.wait_until_persisted()  # before the message is sent
         elif not (self._resend or (await self._agent.card()).numbered):
             raise UpstreamError(
                 "the server stopped before the agent confirmed the message, which is not sent again: the agent may have "
@@ -212,7 +212,7 @@ class _RemoteState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 def _messages_before(turn: Turn) -> tuple[CommonMessage, ...]:
     messages = turn.history.conversation
-    return messages[: len(messages) - 1 - turn.resumed]
+    return messages[: len(messages) - 1 - turn.resumed_message_count]
 
 
 def _find_state(messages: Iterable[CommonMessage], agent: str, context_id: str) -> _RemoteState | None:

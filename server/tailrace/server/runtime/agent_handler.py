@@ -35,14 +35,14 @@ class AgentHandler(Handler):
     tool results. A call that requires an approval ends the turn in the same way. The next turn runs the call if the caller
     approves it.
 
-    Subclasses can override `run`, which yields one update at a time, or `begin`, which yields batches of updates.
+    Subclasses can override `run`, which yields one update at a time, or `run_in_batches`, which yields batches of updates.
 
     Args:
         agent: The agent. The handler closes it when the server stops.
         on_lost_result: See `tailrace.server.runtime.lost_results`.
     """
 
-    continues = True
+    continues_after_crash = True
 
     def __init__(self, agent: Agent[Any], *, on_lost_result: LostResultPolicy = "error") -> None:
         self._agent = agent
@@ -56,9 +56,9 @@ class AgentHandler(Handler):
         async with self._agent:
             yield
 
-    async def discard(self, interrupted: InterruptedResponse) -> None:
+    async def cancel_interrupted(self, interrupted: InterruptedResponse) -> None:
         """Cancel a response that a provider still generates."""
-        await self._agent.discard(interrupted)
+        await self._agent.cancel_interrupted(interrupted)
 
     def check(self, caller_options: CallerOptions) -> None:
         """Check that no tool of the caller has the name of a tool of the agent.
@@ -73,29 +73,29 @@ class AgentHandler(Handler):
                     "another name"
                 )
 
-    def received(self, message: A2AMessage) -> A2AMessage:
+    def message_to_store(self, message: A2AMessage) -> A2AMessage:
         """Remove provider-specific metadata, which the converter would send to the provider unchanged."""
         return without_provider_metadata(message)
 
     async def run(self, turn: Turn) -> AsyncIterator[Item]:
         """Yield the updates of a turn, one at a time."""
-        updates = self._begin_agent(turn) if self._overrides_run else self.begin(turn)
+        updates = self._run_agent(turn) if self._overrides_run else self.run_in_batches(turn)
         async with aclosing(await updates) as batches:
             async for items in batches:
                 for item in items:
                     yield item
 
-    async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
+    async def run_in_batches(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
         """Return the updates of a turn in batches. If the provider fails, the task fails, and keeps the received text."""
-        return await (super().begin(turn) if self._overrides_run else self._begin_agent(turn))
+        return await (super().run_in_batches(turn) if self._overrides_run else self._run_agent(turn))
 
-    async def _begin_agent(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
+    async def _run_agent(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
         cost = history_cost(turn.history) + caller_options_cost(turn.caller_options)
         history, opening, decided, request_of = await run_bounded(cost, self._prepared, turn)
         if isinstance(opening[-1], StatusUpdate) and opening[-1].state.interrupted:
             return _only(opening)
         options = turn.caller_options.options
-        accumulator = self._agent.begin(history, collect_output=False)
+        accumulator = self._agent.create_accumulator(history, collect_output=False)
         reader = self._agent.reader
         if options.output is not None:
             cost = json_cost(options.output.schema_)
@@ -120,7 +120,7 @@ class AgentHandler(Handler):
             external_context_id=turn.external_context_id,
             interrupted=turn.interrupted,
             decided=decided,
-            persisted=turn.persisted,
+            wait_until_persisted=turn.wait_until_persisted,
         )
 
     def _prepared(
@@ -146,7 +146,7 @@ class AgentHandler(Handler):
 
         first, repetitions = first_calls(turn, calls, request_of, self._agent, self._on_lost_result)
         requests.update(repetitions)
-        owed = calls if first is None and (_ends_in_results(history) or turn.resumed) else ()
+        owed = calls if first is None and (_ends_in_results(history) or turn.resumed_message_count) else ()
         if owed:
             opening.append(StatusUpdate(TaskState.INPUT_REQUIRED, waiting_message(owed, request_of)))
         return history, opening, first, request_of
@@ -159,7 +159,7 @@ async def _only(items: Sequence[Item]) -> AsyncGenerator[Sequence[Item]]:
 def _messages_before_crash(turn: Turn) -> Sequence[Message]:
     """Return the messages that the turn had added to the conversation before a crash."""
     conversation = turn.history.conversation
-    return conversation[len(conversation) - turn.resumed :]
+    return conversation[len(conversation) - turn.resumed_message_count :]
 
 
 def _ends_in_results(history: History) -> bool:

@@ -51,13 +51,13 @@ class Turn:
         metadata: The metadata of the request.
         caller_options: The options of the request. If it has none, the options of the task's previous request.
         extensions: URIs of the extensions that the request activates.
-        resumed: If a crash interrupted the turn, the number of messages that follow ``message`` in the history; otherwise 0.
+        resumed_message_count: If a crash interrupted the turn, the number of messages that follow ``message`` in the history; otherwise 0.
         interrupted: The response that a crash interrupted, or None.
         published: The artifacts of ``interrupted``. The handler may extend or replace those that are not complete.
         max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
         at_once: Deprecated; always None.
-        executing: The ids of approved tool calls that had begun to run when a crash interrupted the turn.
-        persisted: Waits until all updates that the handler has yielded are persisted.
+        executing_call_ids: The ids of approved tool calls that had begun to run when a crash interrupted the turn.
+        wait_until_persisted: Waits until all updates that the handler has yielded are persisted.
     """
 
     task_id: str
@@ -69,20 +69,25 @@ class Turn:
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     extensions: tuple[str, ...] = ()
     caller_options: CallerOptions = NO_CALLER_OPTIONS
-    resumed: int = 0
+    resumed_message_count: int = 0
     interrupted: InterruptedResponse | None = None
     published: Sequence[PublishedArtifact] = ()
     max_event_bytes: int = 0
     at_once: None = None
     external_context_id: str = ""
     external_message_id: str = ""
-    executing: frozenset[str] = frozenset()
-    persisted: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+    executing_call_ids: frozenset[str] = frozenset()
+    wait_until_persisted: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
 
     @property
     def facts(self) -> CallerOptions:
         """Deprecated name of `caller_options`; to be removed in 0.3."""
         return self.caller_options
+
+    @property
+    def resumed(self) -> int:
+        """Deprecated name of `resumed_message_count`; to be removed in 0.3."""
+        return self.resumed_message_count
 
 
 class Handler(ABC):
@@ -91,12 +96,12 @@ class Handler(ABC):
     Attributes:
         replies_directly: True if the handler may yield a `Message` as its first item, to respond without a task. The task and its
             stream then begin only with the first update of the handler.
-        continues: True if the handler can continue a turn that a crash interrupted, after the complete rounds in `Turn.history`.
+        continues_after_crash: True if the handler can continue a turn that a crash interrupted, after the complete rounds in `Turn.history`.
         accepts_native_tools: True if callers may request tools that a provider defines; see `Model.accepts_native_tools`.
     """
 
     replies_directly: ClassVar[bool] = False
-    continues: ClassVar[bool] = False
+    continues_after_crash: ClassVar[bool] = False
     accepts_native_tools: bool = False
 
     @abstractmethod
@@ -111,7 +116,7 @@ class Handler(ABC):
         the updates that the generator has yielded.
         """
 
-    async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
+    async def run_in_batches(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
         """Prepare a turn, and return an async generator of batches of updates. The engine closes the generator.
 
         By default, the generator yields the updates of `run` one at a time, and splits long texts. Override this method to yield
@@ -126,11 +131,11 @@ class Handler(ABC):
             InvalidParamsError: The handler does not support an option.
         """
 
-    def received(self, message: Message) -> Message:
+    def message_to_store(self, message: Message) -> Message:
         """Return the message to store for a caller's message. By default, this is the same message."""
         return message
 
-    async def discard(self, interrupted: InterruptedResponse) -> None:  # noqa: B027 — most responses end with the process
+    async def cancel_interrupted(self, interrupted: InterruptedResponse) -> None:  # noqa: B027 — most responses end with the process
         """Cancel a response that a crash interrupted and that still runs at a provider or remote agent.
 
         The server calls this method when it fails the task. By default, do nothing.

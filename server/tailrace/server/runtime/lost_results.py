@@ -49,7 +49,7 @@ def first_calls(
             return None, {}
         decided = DecidedCalls(tuple(calls))
     else:
-        lost = [(call, digest) for call, digest in decided.approved if call.id in turn.executing]
+        lost = [(call, digest) for call, digest in decided.approved if call.id in turn.executing_call_ids]
     approved = [pair for pair in decided.approved if pair not in lost]
     results: list[ContentPartToolResult] = [*decided.results]
     requests: dict[str, ApprovalRequest] = {}
@@ -69,7 +69,7 @@ def _running_calls(
     turn: Turn, calls: Sequence[ContentPartToolCall], request_of: RequestOf
 ) -> Sequence[tuple[ContentPartToolCall, str]]:
     """Return the calls that need no approval and were running at a crash, each with an empty digest."""
-    if not turn.resumed:
+    if not turn.resumed_message_count:
         return ()
     return [
         (call, "")

@@ -211,7 +211,7 @@ class MessageIntake:
         options = check_request(request)
         handler = self._agents.find(context.agent).handler
         handler.check(options)
-        message = handler.received(request.message)
+        message = handler.message_to_store(request.message)
         metadata = message.metadata
         if not extension_metadata(metadata).keys().isdisjoint(_SERVER_METADATA_KEYS):
             metadata = without_extension_metadata(metadata, *_SERVER_METADATA_KEYS)
@@ -338,7 +338,9 @@ class MessageIntake:
 
 def _preceding(handler: Handler, messages: Sequence[Message], context_id: str) -> tuple[Message, ...]:
     return tuple(
-        copied_message(handler.received(message) if message.role is Role.USER else message, context_id)
+        copied_message(
+            handler.message_to_store(message) if message.role is Role.USER else message, context_id
+        )
         for message in messages
     )
 

@@ -15,7 +15,7 @@ from tailrace.server.runtime.stream_filter import (
     FilterError,
 )
 from tailrace.wrappers import ConfigurationError, UpstreamError
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 
 logger = logging.getLogger("tailrace.server")
 

@@ -126,7 +126,7 @@ class InterruptedTasks:
 
     async def _discard(self, message: Message, interrupted: InterruptedResponse) -> None:
         try:
-            await self._agents.find(agent_name_of(message)).handler.discard(interrupted)
+            await self._agents.find(agent_name_of(message)).handler.cancel_interrupted(interrupted)
         except UnknownAgentError:
             pass  # the provider is unknown
         except Exception:

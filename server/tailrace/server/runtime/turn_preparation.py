@@ -152,14 +152,16 @@ class TurnPreparation:
             metadata=waiting.request.metadata,
             extensions=waiting.extensions,
             caller_options=caller_options,
-            resumed=_messages_since_caller(messages) if waiting.in_history else 0,
+            resumed_message_count=_messages_since_caller(messages) if waiting.in_history else 0,
             interrupted=interrupted,
             published=published,
             max_event_bytes=self._max_event_bytes,
             external_context_id=self.external_context_id(active),
             external_message_id=self._external_ids.message_id(active.owner, record.id, waiting.number),
-            executing=executing_ids(record.extension_metadata) if waiting.in_history else frozenset(),
-            persisted=partial(_persisted, active),
+            executing_call_ids=executing_ids(record.extension_metadata)
+            if waiting.in_history
+            else frozenset(),
+            wait_until_persisted=partial(_persisted, active),
         )
 
 

@@ -244,7 +244,7 @@ class TurnRunner:
         await anyio.lowlevel.checkpoint_if_cancelled()
         agent = running.resources.enter_context(self._agents.turn(turn.message))
         filters = await agent.stream_filters(turn.caller_options)
-        batches = await agent.handler.begin(turn)
+        batches = await agent.handler.run_in_batches(turn)
         assert self.group is not None  # noqa: S101 — the turn runs in it
         return filtered(batches, filters, self.group, active.record) if filters else batches
 

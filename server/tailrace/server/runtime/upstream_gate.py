@@ -193,10 +193,10 @@ class GatedModel(Model):
         return self._model.stored_id(chunks)
 
     def attachment(
-        self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
+        self, interrupted: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return the request of the wrapped model, which waits for the gate, or None."""
-        request = self._model.attachment(broken, options)
+        request = self._model.attachment(interrupted, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
     async def release(self, stored_response: ChunkBatches | str) -> None:

@@ -107,7 +107,7 @@ class AgentExecutor(SdkAgentExecutor):
         try:
             message, task = _message_and_task(context)
             check_file_urls(message, self._file_schemes)
-            message = self._handler.received(message)
+            message = self._handler.message_to_store(message)
             run = _Run(self._handler, message, task, context, event_queue)
             owner = self._caller(context.call_context).owner
             turn = await self._turn(run, message, task, context, owner)

@@ -287,7 +287,7 @@ class Agent(Generic[T]):
         external_context_id: str = "",
         interrupted: InterruptedResponse | None = None,
         decided: DecidedCalls | None = None,
-        persisted: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
+        wait_until_persisted: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
     ) -> AsyncGenerator[S]:
         """Run a turn (`TurnDriver`) and yield the items of a view.
 
@@ -308,7 +308,7 @@ class Agent(Generic[T]):
                 is none.
             decided: Calls of the history whose approvals have been decided. The approved calls run before the first request.
                 None if there are none.
-            persisted: Function that returns after all yielded items have been persisted. Approved calls run only afterwards.
+            wait_until_persisted: Function that returns after all yielded items have been persisted. Approved calls run only afterwards.
 
         Raises:
             AgentError: The turn exceeded ``max_rounds``, or the interrupted response used a tool of the provider, and the
@@ -336,11 +336,11 @@ class Agent(Generic[T]):
             models=self._models,
             continuation=self._continuation,
             merge_reads=self._merge_reads,
-            persisted=persisted,
+            wait_until_persisted=wait_until_persisted,
         )
         return driver.run(interrupted, decided)
 
-    async def discard(self, interrupted: InterruptedResponse) -> None:
+    async def cancel_interrupted(self, interrupted: InterruptedResponse) -> None:
         """Cancel an interrupted response at the provider, if the provider stores it (`Model.release`)."""
         for model, _ in self._models:
             if name_of(model) == interrupted.model:
@@ -370,7 +370,9 @@ class Agent(Generic[T]):
         except ValueError:  # the arguments have no canonical JSON form
             return None
 
-    def begin(self, history: History, *messages: Message, collect_output: bool = True) -> TurnAccumulator:
+    def create_accumulator(
+        self, history: History, *messages: Message, collect_output: bool = True
+    ) -> TurnAccumulator:
         """Create the accumulator of a turn, for `steps` and `drive`. See `TurnAccumulator`.
 
         Args:
@@ -381,6 +383,10 @@ class Agent(Generic[T]):
         return TurnAccumulator(
             *messages, history=history, think_tags=self._think_tags, collect_output=collect_output
         )
+
+    def begin(self, history: History, *messages: Message) -> TurnAccumulator:
+        """Deprecated name of `create_accumulator`; to be removed in 0.3."""
+        return self.create_accumulator(history, *messages)
 
     def parse_output(self, text: str, messages: tuple[Message, ...] = ()) -> T:
         """Parse the text of a response as the ``output_type``.
@@ -418,7 +424,7 @@ class Agent(Generic[T]):
     def _turn(self, prompt: Prompt, history: History | Iterable[Message]) -> TurnAccumulator:
         messages = _messages_of(prompt)
         before = history if isinstance(history, History) else History(conversation=tuple(history))
-        turn = self.begin(before, *messages)
+        turn = self.create_accumulator(before, *messages)
         if any(message.tool_results for message in messages):
             for result in unmatched_tools(turn.history).results:
                 if result.message >= len(before.conversation):

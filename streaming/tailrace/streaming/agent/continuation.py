@@ -1,6 +1,6 @@
 """The policy for continuing a response that breaks off: conditions, delays and models. Sans-IO.
 
-A response that breaks off is requested again from the same model, up to `ContinuationPolicy.attempts` times, and then once from
+A response that breaks off is requested again from the same model, up to `ContinuationPolicy.further_attempts` times, and then once from
 each fallback model. The *route* of an attempt (`Route`) is its method of continuing the response. Each model has a
 `CircuitBreaker`, which stops requests to a provider that fails repeatedly.
 """
@@ -40,13 +40,13 @@ class ContinuationPolicy(msgspec.Struct, frozen=True):
     """Limits for the continuation of one response.
 
     Attributes:
-        attempts: Maximum number of further requests to the same model.
+        further_attempts: Maximum number of further requests to the same model.
         deadline: Seconds after the first failure within which an attempt may begin.
         delay: Delay in seconds before the first further attempt. It doubles with each attempt, up to 8 seconds, and a random
             part of up to one half is subtracted. A delay that the provider specifies has precedence.
     """
 
-    attempts: int = 1
+    further_attempts: int = 1
     deadline: float = 60.0
     delay: float = 0.25
 
@@ -55,7 +55,7 @@ class ContinuationPolicy(msgspec.Struct, frozen=True):
         return min(self.delay * 2 ** min(number, 32), _LONGEST_PAUSE)
 
 
-NO_CONTINUATION = ContinuationPolicy(attempts=0)
+NO_CONTINUATION = ContinuationPolicy(further_attempts=0)
 """The policy without further requests to the same model. Without fallback models, a response that breaks off fails."""
 
 
@@ -290,7 +290,7 @@ class ResponseAttempts:
         breaker.end(None if has_attached else error)
         if batches is not None and error is not None and error.fault in _INTERRUPTIONS:
             self.stored_response = (self.model, batches) if self.model.stored_id(batches) else None
-        has_no_attempts = self._policy.attempts == 0 and len(self._models) == 1 and self.route is None
+        has_no_attempts = self._policy.further_attempts == 0 and len(self._models) == 1 and self.route is None
         if error is None or has_no_attempts:
             return None
         if _is_complete(response, error):
@@ -317,7 +317,12 @@ class ResponseAttempts:
         may_continue_text = (self._position == 0 or rest is not None) and (
             rest is not None or error.fault not in _REPEATED
         )
-        if may_request and may_continue_text and error.is_temporary and self._number < self._policy.attempts:
+        if (
+            may_request
+            and may_continue_text
+            and error.is_temporary
+            and self._number < self._policy.further_attempts
+        ):
             self._number += 1
             return NextAttempt(self.model, delay, may_continue_text=not response.finished, rest=rest)
         self._tried_positions.add(self._position)

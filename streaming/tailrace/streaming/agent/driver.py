@@ -78,7 +78,7 @@ class TurnDriver(Generic[S]):
         models: The models, in the order in which they are requested, each with its circuit breaker.
         continuation: Limits of the continuation of a response that breaks off.
         merge_reads: True to combine all content that arrives with one network read into one step.
-        persisted: See `Agent.drive`.
+        wait_until_persisted: See `Agent.drive`.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TurnDriver(Generic[S]):
         models: Sequence[tuple[Model, CircuitBreaker]],
         continuation: ContinuationPolicy,
         merge_reads: bool,
-        persisted: Callable[[], Awaitable[None]],
+        wait_until_persisted: Callable[[], Awaitable[None]],
     ) -> None:
         self._turn = turn
         self._view = view
@@ -100,7 +100,7 @@ class TurnDriver(Generic[S]):
         self._models = models
         self._continuation = continuation
         self._merge_reads = merge_reads
-        self._persisted = persisted
+        self._wait_until_persisted = wait_until_persisted
 
     async def run(
         self, interrupted: InterruptedResponse | None = None, decided: DecidedCalls | None = None
@@ -181,7 +181,7 @@ class TurnDriver(Generic[S]):
                 yield view.translate(ToolEnded(result))
             if decided.approved:
                 yield view.translate(ExecutionStarting(tuple(call.id for call in action.calls)))
-                await self._persisted()
+                await self._wait_until_persisted()
             approved = [digest for _, digest in decided.approved]
         results = self._runner.run(action.calls, approved=approved, **msgspec.structs.asdict(self._context))
         async with aclosing(results):

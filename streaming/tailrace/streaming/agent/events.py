@@ -39,10 +39,10 @@ class ChatResult(Generic[T]):
         metadata: Metadata of the responses. In a stream, a result contains only new and changed values.
         id: The id of the last response; empty if the provider sent none.
         files: Files whose content the model sent.
-        links: Files of which the model sent the URL.
+        linked_files: Files of which the model sent the URL.
         open_calls: Calls without a result: calls of the caller's tools, and calls that need an approval. The caller adds the
             results to the next prompt.
-        replaces: True if the model restarted a response in a stream. The output, reasoning, files and links then replace
+        replaces: True if the model restarted a response in a stream. The output, reasoning, files and linked files then replace
             those of all earlier results.
     """
 
@@ -54,9 +54,14 @@ class ChatResult(Generic[T]):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     id: str = ""
     files: tuple[ContentPartFile, ...] = ()
-    links: tuple[ContentPartFile, ...] = ()
+    linked_files: tuple[ContentPartFile, ...] = ()
     open_calls: tuple[ContentPartToolCall, ...] = ()
     replaces: bool = False
+
+    @property
+    def links(self) -> tuple[ContentPartFile, ...]:
+        """Deprecated name of `linked_files`; to be removed in 0.3."""
+        return self.linked_files
 
 
 class AgentError(TailraceError):

@@ -21,7 +21,7 @@ def result_of(turn: TurnAccumulator, delta: TurnDelta, *, last: bool = False) ->
         metadata=delta.metadata,
         id=turn.id,
         files=delta.files,
-        links=delta.links,
+        linked_files=delta.linked_files,
         open_calls=open_calls(turn) if last else (),
         replaces=delta.replaces,
     )

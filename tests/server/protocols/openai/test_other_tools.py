@@ -18,7 +18,7 @@ from support.upstream import ScriptedUpstream, sse
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.streaming import Agent
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
-from tailrace.wrappers.openai_responses.client import ResponsesModel
+from tailrace.wrappers.openai_responses.model import ResponsesModel
 
 FIXTURE = Path(__file__).with_name("codex_request.json")
 

@@ -30,7 +30,7 @@ from support.upstream import ScriptedUpstream, Step, Wait, json_answer, openai_c
 from tailrace.server import Bounds
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.streaming import Agent
-from tailrace.wrappers.openai_responses.client import ResponsesModel
+from tailrace.wrappers.openai_responses.model import ResponsesModel
 
 PAGE = (Path(__file__).parents[4] / "docs/openai.md").read_text(encoding="utf-8")
 TOOL: Any = {"type": "function", **WEATHER["function"]}

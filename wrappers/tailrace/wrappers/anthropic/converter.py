@@ -8,7 +8,7 @@ The API cannot represent the following content, which is replaced or omitted. Al
 
 - ``History.system_message`` is an argument of `AnthropicConverter.to_history`.
 - ``History.context`` is sent as the first text of the user. If the first message is the model's, a user message with the text
-  `AnthropicConverter.opening` is inserted before it.
+  `AnthropicConverter.opening_text` is inserted before it.
 - Adjacent messages with the same role are merged. Tool results come first in the merged message.
 - Blank text, and messages with only blank text, are omitted, because the API rejects them. White space at the end of the model's
   last message is removed.
@@ -87,12 +87,17 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
 
     Attributes:
         id_pattern: Regular expression of valid tool call ids.
-        opening: Text of the user message that is inserted before a first message of the model.
+        opening_text: Text of the user message that is inserted before a first message of the model.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[a-zA-Z0-9_-]+")
     name_rule: ClassVar[NameRule | None] = LETTERS_DIGITS_DASHES
-    opening: ClassVar[str] = "(The assistant speaks first.)"
+    opening_text: ClassVar[str] = "(The assistant speaks first.)"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Accept ``opening``, the deprecated name of ``opening_text``; to be removed in 0.3."""
+        super().__init_subclass__(**options)
+        cls.opening_text = vars(cls).get("opening", cls.opening_text)
 
     def system_prompt(self, history: History) -> str | None:
         """Return the member ``system`` of the request; None if the instructions are missing or blank."""
@@ -118,7 +123,7 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
                 turns.add("user", _client_tool_results(message))
             else:
                 turns.add("user", _user_blocks(message, server_call_ids))
-        return cast("list[MessageParam]", turns.messages(self.opening))
+        return cast("list[MessageParam]", turns.messages(self.opening_text))
 
     def to_history(
         self,

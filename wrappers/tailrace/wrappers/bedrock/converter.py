@@ -12,7 +12,7 @@ The API cannot represent the following content, which is replaced or omitted. Al
   ``History.context`` is sent as the first text of the user.
 - Adjacent messages of users and tools, and adjacent messages of models, are merged. `to_history` divides a merged message into a
   message of the role TOOL with the tool results, and a message of the role USER. If the first message is the model's, a user
-  message with the text `BedrockConverter.opening` is inserted before it.
+  message with the text `BedrockConverter.opening_text` is inserted before it.
 - Blank text, and messages with only blank text, are omitted. White space at the end of the model's last message is removed.
 - Text of the model after a tool call is sent before the call.
 - Reasoning is sent only if Bedrock signed or redacted it. Reasoning at the end of a message is omitted.
@@ -25,7 +25,7 @@ The API cannot represent the following content, which is replaced or omitted. Al
   of an unknown type is sent as plain text. If a file has no type, the extension of its name determines the type. Images, video
   and audio lose their names. Invalid characters in the name of a document are replaced with spaces, and a number is added if the
   name is not unique. ``to_history`` adds the extension of the document's format to the name. If a message has documents but no
-  text, the text `BedrockConverter.documents` is added.
+  text, the text `BedrockConverter.documents_text` is added.
 - Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object are sent
   as ``{"input": arguments}``. All other arguments are sent as the model's original text, which ``to_history`` does not restore.
   The ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
@@ -93,14 +93,20 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
 
     Attributes:
         id_pattern: Regular expression of valid tool call ids.
-        opening: Text of the user message that is inserted before a first message of the model.
-        documents: Text that is added to a user message with documents but without text.
+        opening_text: Text of the user message that is inserted before a first message of the model.
+        documents_text: Text that is added to a user message with documents but without text.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[a-zA-Z0-9_-]{1,64}")
     name_rule: ClassVar[NameRule | None] = LETTERS_DIGITS_DASHES
-    opening: ClassVar[str] = "(The assistant speaks first.)"
-    documents: ClassVar[str] = "(See the attached documents.)"
+    opening_text: ClassVar[str] = "(The assistant speaks first.)"
+    documents_text: ClassVar[str] = "(See the attached documents.)"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Accept ``opening`` and ``documents``, the deprecated names of the texts; to be removed in 0.3."""
+        super().__init_subclass__(**options)
+        cls.opening_text = vars(cls).get("opening", cls.opening_text)
+        cls.documents_text = vars(cls).get("documents", cls.documents_text)
 
     def __init__(self, *, result_status: bool = True) -> None:
         self._result_status = result_status
@@ -198,7 +204,7 @@ class _Request:
     def messages(self) -> list[Fields]:
         """Return the messages. Their blocks are in the order that the API and the models require."""
         if self._messages and self._messages[0]["role"] == "assistant":
-            self._messages.insert(0, {"role": "user", "content": _text_blocks(self._converter.opening)})
+            self._messages.insert(0, {"role": "user", "content": _text_blocks(self._converter.opening_text)})
         for message in self._messages:
             content = cast("list[Fields]", message["content"])
             if message["role"] == "assistant":
@@ -208,7 +214,7 @@ class _Request:
             if any("document" in block for block in content) and not any(
                 "text" in block for block in content
             ):
-                content += _text_blocks(self._converter.documents)
+                content += _text_blocks(self._converter.documents_text)
         if self._messages and self._messages[-1]["role"] == "assistant":
             last: Fields = self._messages[-1]["content"][-1]
             if "text" in last:

@@ -180,9 +180,8 @@ def delta_details(
         error = finish_error(finish_reason, provider) if finish_reason else None
     if not (extra or delta.refusal or role or error):
         return None
-    details = ChunkDetails(role, delta.refusal or "", None, extra, error)
-    if delta.reasoning_details and not (delta.reasoning_content or delta.reasoning):
-        details.is_second_field = True
+    is_second_field = bool(delta.reasoning_details) and not (delta.reasoning_content or delta.reasoning)
+    details = ChunkDetails(role, delta.refusal or "", None, extra, error, is_second_field=is_second_field)
     if "images" in extra:
         details.parts = _extract_images(extra)
     if not extra:

@@ -20,7 +20,7 @@ from tailrace.wrappers.http.official_client_model import sent_request, tries_of
 from tailrace.wrappers.http.response import Body, SentRequest
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import REQUEST_HEADERS
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 
 # Arguments of the client's method ``create`` that are not members of the body.
 _ARGUMENTS = ("extra_headers", "extra_query", "timeout")

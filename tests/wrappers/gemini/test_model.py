@@ -6,7 +6,7 @@ from support.options import ask
 from support.provider_cases import GEMINI
 from support.upstream import ScriptedUpstream, json_answer
 from tailrace.wrappers import RequestOptions, UpstreamError
-from tailrace.wrappers.gemini.client import GeminiModel
+from tailrace.wrappers.gemini.model import GeminiModel
 from tailrace.wrappers.request_options import NO_OPTIONS
 
 

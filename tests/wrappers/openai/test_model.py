@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tailrace.wrappers import RequestOptions
-from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.openai.model import ChatCompletionsModel
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from tailrace.wrappers import (
     UpstreamError,
     UpstreamFault,
 )
-from tailrace.wrappers.anthropic.client import AnthropicModel
+from tailrace.wrappers.anthropic.model import AnthropicModel
 from tailrace.wrappers.anthropic.request import request_members
 from tailrace.wrappers.request_options import NO_OPTIONS
 
@@ -172,7 +172,7 @@ def test_without_the_package_the_error_names_the_package(monkeypatch: pytest.Mon
 
 
 def test_only_requests_need_the_package() -> None:
-    program = "import sys, tailrace.wrappers.anthropic.client; sys.exit('anthropic' in sys.modules)"
+    program = "import sys, tailrace.wrappers.anthropic.model; sys.exit('anthropic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -16,7 +16,7 @@ from tailrace.wrappers import (
     Role,
     UpstreamError,
 )
-from tailrace.wrappers.openai_responses.client import ResponsesModel
+from tailrace.wrappers.openai_responses.model import ResponsesModel
 from tailrace.wrappers.request_options import NO_OPTIONS
 
 Fields = dict[str, Any]

@@ -6,7 +6,7 @@ from support.options import WEATHER, ask
 from support.provider_cases import OLLAMA
 from support.upstream import ScriptedUpstream
 from tailrace.wrappers import ConfigurationError, RequestOptions, ToolChoice
-from tailrace.wrappers.ollama.client import OllamaModel, server_address
+from tailrace.wrappers.ollama.model import OllamaModel, server_address
 from tailrace.wrappers.request_options import NO_OPTIONS
 
 pytestmark = pytest.mark.usefixtures("bare_environment")

@@ -109,14 +109,14 @@ class ResponsesModel(DirectModel):
         return chunks.response_id if isinstance(chunks, BackgroundStream) else ""
 
     def attachment(
-        self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
+        self, interrupted: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return a request for the rest of a background response whose id is known; otherwise None. See `Model.attachment`."""
-        if isinstance(broken, str):
-            return AsyncResource(partial(self._attach_stored, broken, options))
-        if not isinstance(broken, BackgroundStream) or not broken.response_id:
+        if isinstance(interrupted, str):
+            return AsyncResource(partial(self._attach_stored, interrupted, options))
+        if not isinstance(interrupted, BackgroundStream) or not interrupted.response_id:
             return None
-        return AsyncResource(partial(self._attach, broken))
+        return AsyncResource(partial(self._attach, interrupted))
 
     def _response_chunks(
         self, body: Body, names: ToolNames | None, close_body: Exit
