@@ -1,4 +1,4 @@
-"""A minimal A2A client that applies events by the rules of the protocol, for comparison with the project's own code."""
+"""A minimal A2A client that applies events by the rules of the protocol."""
 
 import json
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class FoldedTask:
-    """The state of a task that a plain A2A 1.0 client has after applying events."""
+    """The state of a task at a client of A2A 1.0."""
 
     state: str = ""
     status_text: str = ""
@@ -19,7 +19,7 @@ class FoldedTask:
 
 
 def fold(bodies: Iterable[bytes]) -> FoldedTask:
-    """Apply JSON events by the rules of A2A 1.0: an event with ``append`` adds parts, any other event replaces."""
+    """Apply JSON events by the rules of A2A 1.0."""
     task = FoldedTask()
     for body in bodies:
         event = json.loads(body)

@@ -44,7 +44,7 @@ M = TypeVar("M", bound=A2AModel)
 
 
 def build(kind: type[M], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[M]:
-    """Objects with these fields. (Hypothesis's own `builds` would name required fields by their JSON names.)"""
+    """Objects with these fields. (`builds` would name required fields by their JSON names.)"""
     return st.fixed_dictionaries(fields).map(lambda given: kind(**given))
 
 

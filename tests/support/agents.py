@@ -44,9 +44,8 @@ async def ask_back(turn: Turn) -> Updates:
 class Scripted:
     """A handler function controlled by the text of the newest message.
 
-    ``ask`` requires input; ``hold`` yields the text "held" and then waits for `go_on`; ``fail`` raises a provider error and
-    ``crash`` an unexpected error; ``deep`` returns data that nests deeper than the limit. Any other text is echoed, one
-    character at a time.
+    ``ask`` requires input; ``hold`` yields the text "held" and waits for `go_on`; ``fail`` raises a provider error; ``crash``
+    raises an unexpected error; ``deep`` returns data that nests too deeply. Any other text is echoed, one character at a time.
 
     Attributes:
         go_on: Ends ``hold`` when set.

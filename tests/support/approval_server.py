@@ -18,7 +18,7 @@ class ApprovalServer(NamedTuple):
     Attributes:
         url: The URL of the server.
         upstream: The requests to its model.
-        ran: The recipients to which the tool ``send_mail`` sent a mail.
+        ran: The recipients of mails.
     """
 
     url: str

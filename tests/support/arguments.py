@@ -7,10 +7,7 @@ from tailrace.wrappers.assembly.tool_calls import parse_arguments
 
 
 def sent_arguments(call: ContentPartToolCall) -> dict[str, Any]:
-    """The object that formats send: the arguments.
-
-    If the arguments are text that is not an object, the text is the member ``input``.
-    """
+    """The arguments as an object. Text that is not an object is its member ``input``."""
     text = call.arguments_text
     if text is None:
         return call.arguments

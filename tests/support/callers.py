@@ -22,15 +22,15 @@ CALLER_KEYS = ",".join(f"{name}:{key}" for name, key in KEYS.items())
 
 
 def headers_of(name: str) -> dict[str, str]:
-    """The headers that authenticate a caller at each HTTP binding; none for the empty name."""
+    """The headers that authenticate a caller; none for the empty name."""
     return {"authorization": f"Bearer {KEYS[name]}", "x-api-key": KEYS[name]} if name else {}
 
 
 class Recalling:
-    """A handler function that responds with all messages of its conversation, so that a leak between callers is visible.
+    """A handler function that responds with all messages of its conversation.
 
-    A message that begins with ``ask`` requires input, ``call ID …`` waits for the result of a tool call with that id,
-    and one that begins with ``hold`` works until `go_on` is set.
+    A message that begins with ``ask`` requires input; ``call ID …`` waits for the result of a tool call; ``hold…`` waits for
+    `go_on`.
 
     Attributes:
         go_on: Ends ``hold`` when set.
@@ -74,7 +74,7 @@ async def serving_callers(**settings: Any) -> AsyncGenerator[str]:
         settings: Its settings.
     """
     given = Settings.model_validate({"store": "sqlite://", "caller_keys": CALLER_KEYS, **settings})
-    # In a thread, because `create_app` blocks if it fetches the card of a remote agent.
+    # `create_app` blocks if it fetches the card of a remote agent.
     app = await anyio.to_thread.run_sync(partial(create_app, given))
     async with serving(app) as url:
         yield url

@@ -1,4 +1,4 @@
-"""Events of responses that are continued, as a client of A2A receives and applies them."""
+"""Events of responses that are continued."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ Events = list[tuple[int, dict[str, Any]]]
 
 
 def folded(events: Events) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
-    """The text that a client of A2A has in the end, the continuations, and the fields of the last status."""
+    """The text at a client of A2A, the continuations, and the fields of the last status."""
     text, steps, last = "", list[dict[str, Any]](), dict[str, Any]()
     for _, result in events:
         update = result.get("artifactUpdate")

@@ -1,4 +1,4 @@
-"""Turns whose responses break off, reconstructed from their events as a subscriber does it."""
+"""Turns whose responses break off, as subscribers see them."""
 
 from contextlib import aclosing
 from typing import Any
@@ -32,13 +32,13 @@ def counted_weather() -> tuple[list[tuple[str, int]], ToolFunction]:
 
 
 class Run:
-    """The results of applying the events of one turn as a subscriber does it.
+    """One turn at a subscriber.
 
     Attributes:
         record: The task.
-        texts: The artifacts by id, after events have appended to them or replaced them.
-        replaced: The number of events that replaced an artifact. Complete tool calls are not counted, because they always replace
-            the streamed arguments.
+        texts: The artifacts by id.
+        replaced: The number of events that replaced an artifact, without complete tool calls, which always replace the streamed
+            arguments.
         routes: The routes of the continuations.
         texts_before: The artifacts at each continuation.
     """

@@ -1,4 +1,4 @@
-"""Servers of all formats. They stream a response, break off, and continue it as the documentation of the real servers describes.
+"""Servers of all formats. They stream a response, break off, and continue it.
 
 ::
 
@@ -6,8 +6,7 @@
     async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
         model = server.model(upstream)
 
-The first response is cut at a byte that the test selects; all further responses are complete. A server that begins a response
-again sends `ContinuingServer.SECOND` first, so that the texts of two attempts differ.
+A server that begins a response again sends `ContinuingServer.SECOND` first, so that the texts of two attempts differ.
 """
 
 import json
@@ -281,8 +280,8 @@ class ContinuingServer:
         kind: A key of `FORMAT_OF`.
         pieces: The texts of the deltas.
         cut: Byte of the first response at which it breaks off.
-        ending: How the first response breaks off: the connection is closed, reset or silent, or the server reports an error.
-        call: True if the response ends with a call of ``weather``. After the result of the call, the server sends ``Done.``.
+        ending: How the first response breaks off.
+        call: True if the response ends with a call of ``weather``. After its result, the server sends ``Done.``.
 
     Attributes:
         prefills: The number of requests that continue a text.
@@ -318,10 +317,7 @@ class ContinuingServer:
 
     @property
     def usage_before_cut(self) -> Usage:
-        """The usage in the complete events of a response that breaks off.
-
-        An event counts as complete when its JSON is complete.
-        """
+        """The usage in the complete events of a response that breaks off."""
         if self.cut is None or self.attachments:
             return (0, 0)
         mark = b"" if self.ending == "error" else _MARKS.get(self.case.name, b"\n\n")

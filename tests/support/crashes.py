@@ -1,4 +1,4 @@
-"""Crashes of an engine: the state of its database while it runs is the state after a crash."""
+"""Crashes of an engine."""
 
 import shutil
 from collections.abc import AsyncIterator, Sequence

@@ -1,6 +1,6 @@
 """A substitute for curl on machines without it, with the options that the documents use.
 
-``python curl.py [-s] [-N] URL [-H HEADER]... [-d BODY]``: a GET, or a POST with a body; the response is printed as it arrives.
+``python curl.py [-s] [-N] URL [-H HEADER]... [-d BODY]``.
 """
 
 import sys
@@ -8,7 +8,7 @@ import urllib.request
 
 
 def main() -> None:
-    """Send the request and print the response until it ends or standard output is closed."""
+    """Send the request and print the response."""
     headers: dict[str, str] = {}
     address, body = "", None
     words = iter(sys.argv[1:])

@@ -20,7 +20,7 @@ PROMPT = ContinuationPolicy(delay=0.0)
 _ALPHABET = (
     "a", "be", " river", " stone", "\n", "\n\n", "- ", "**", "`", " ", "é", "水", "流れ", "🌊", "👩‍🚀", ".", ". ", ", ", "#",
 )  # fmt: skip
-_SILENCE = 1.0  # the read timeout of a model whose server is silent; long enough for a busy machine
+_SILENCE = 1.0  # the read timeout of a model whose server is silent
 _ENDINGS = ("close", "reset", "error") * 6 + ("silence",)
 
 
@@ -81,7 +81,7 @@ class CutResponse:
         return [f"{where}: {fault}" for fault, holds in held.items() if not holds]
 
     def _usage(self) -> int:
-        """The usage of the turn, which is the sum of all attempts if there are several."""
+        """The usage of all attempts of the turn."""
         total = self.run.facts.get("usage", {}).get("totalTokens", 0)
         if not self.run.routes or self.server.call:  # the second round has a usage of its own
             return total

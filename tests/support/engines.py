@@ -21,7 +21,7 @@ Updates = AsyncIterator[Update | Message]
 
 
 def request(text: str = "hello", task_id: str = "", context_id: str = "") -> SendMessageRequest:
-    """A request that sends a message of the user. The id of the message is its text."""
+    """A request with a message of the user, whose id is its text."""
     parts = (Part(text=text),)
     message = Message(message_id=text, role=Role.USER, parts=parts, task_id=task_id, context_id=context_id)
     return SendMessageRequest(message=message)
@@ -58,7 +58,6 @@ async def start(
 
 
 async def read(subscription: Subscription, *, until_interrupted: bool = False) -> list[Event]:
-    """Read a stream to its end."""
     batches = subscription.batches(until_interrupted=until_interrupted)
     return [event async for batch in batches for event in batch]
 
@@ -85,7 +84,7 @@ def text_of(task: Task) -> str:
 
 
 def shown(events: Sequence[Event]) -> str:
-    """The text of a client after these events: chunks are appended, snapshots replace."""
+    """The text of a client after these events."""
     text = ""
     for event in events:
         update = StreamResponse.model_validate_json(event.body)
@@ -135,7 +134,7 @@ class Typist:
 
 
 class Turns:
-    """A handler that records the histories of its turns. The test ends the turns one by one."""
+    """A handler that records the histories of its turns, which the test ends."""
 
     def __init__(self) -> None:
         self.histories: dict[str, list[str]] = {}

@@ -1,7 +1,4 @@
-"""Context managers for fixtures.
-
-They are needed because pytest-asyncio starts and finishes a fixture in different asyncio tasks.
-"""
+"""Context managers for fixtures, which pytest-asyncio starts and finishes in different asyncio tasks."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -13,7 +10,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def in_own_task(manager: AbstractAsyncContextManager[T]) -> AsyncGenerator[T]:
-    """Enter and exit a context manager in one asyncio task, even if this function is entered and exited in different ones."""
+    """Enter and exit a context manager in one asyncio task."""
     value_future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     leave = asyncio.Event()  # noqa: TID251 — on the same loop as the task
 

@@ -1,4 +1,4 @@
-"""Responses of a provider with texts that a filter blocks, and a search for these texts in all that a server writes or sends."""
+"""Responses with texts that a filter blocks, and a search for these texts in all output of a server."""
 
 import json
 import random
@@ -35,8 +35,8 @@ class Kind:
     Attributes:
         name: The name.
         forbidden: The texts that the filter blocks.
-        create: Creates the filters; the argument is the base URL of a moderation endpoint.
-        pieces: Texts of which responses consist; forbidden texts among them.
+        create: Creates the filters from the base URL of a moderation endpoint.
+        pieces: Texts of which responses consist, with forbidden ones.
         only_text: Whether the filter checks only the text of responses.
     """
 
@@ -109,8 +109,8 @@ class Answer:
         key: The name in the prompt.
         kind: The filter.
         chance: Random choices.
-        ending: ``complete``; ``cut`` or ``hang``: the first response breaks off, or stops, at a random byte; ``error``: an error
-            follows the response; ``refused``: there is only an error.
+        ending: ``complete``; ``cut`` or ``hang`` (at a random byte of the first response); ``error`` (after the response);
+            ``refused`` (only an error).
         requests: The number of requests.
     """
 
@@ -153,7 +153,7 @@ class Answer:
         return pieces_of(self.chance, text)
 
     def _body(self) -> bytes:
-        """Only text, which a provider can continue, or also reasoning and a tool call."""
+        """Only text, or also reasoning and a tool call."""
         text, chance = self.text, self.chance
         chunks = _texts("content", self._pieces(text))
         if self.kind.only_text or chance.random() < 0.4:
@@ -185,7 +185,7 @@ def _texts(name: str, pieces: Sequence[str]) -> list[dict[str, Any]]:
 
 
 class Provider:
-    """A provider with a response for each prompt, which continues texts, and a moderation endpoint.
+    """A provider with a response for each prompt, and a moderation endpoint.
 
     Attributes:
         answers: The responses by the names in the prompts.
@@ -239,7 +239,7 @@ class Search:
                 self.found.setdefault(place, set()).add(form)
 
     def look_at_json(self, place: str, values: Sequence[Any]) -> None:
-        """Search the texts of JSON values: those of all members with the same name and item as one text."""
+        """Search the texts of JSON values, joined by member and item."""
         for text in _item_texts(values).values():
             self.look(place, text)
 
@@ -254,7 +254,7 @@ class Search:
 
 
 def texts_of(events: Sequence[Any]) -> dict[str, str]:
-    """All texts of the events by the name of their member, joined in order of the items."""
+    """All texts of the events, joined by member."""
     texts: dict[str, str] = {}
     for (_, name), text in _item_texts(events).items():
         texts[name] = texts.get(name, "") + text
@@ -265,7 +265,7 @@ _ITEM_IDS = ("item_id", "artifactId", "messageId", "toolCallId", "id")
 
 
 def _item_texts(events: Sequence[Any]) -> dict[tuple[str, str], str]:
-    """All texts of the events by the id of their item and the name of their member, joined in order."""
+    """All texts of the events, joined by item and member."""
     texts: dict[tuple[str, str], list[str]] = {}
 
     def walk(item: str, name: str, value: Any) -> None:

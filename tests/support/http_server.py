@@ -1,4 +1,4 @@
-"""Servers that send exactly the bytes of a test, and client responses from them."""
+"""Servers that send exactly the bytes of a test."""
 
 import asyncio
 import datetime
@@ -38,7 +38,7 @@ def with_length(body: bytes, status: str = "200 OK", *fields: str) -> bytes:
 
 
 def sends(*responses: bytes) -> Answer:
-    """An answer that sends one response per request and keeps the connection open until the last one."""
+    """An answer that sends one response per request."""
     rest = list(responses)
 
     async def answer(writer: asyncio.StreamWriter) -> bool:
@@ -96,7 +96,7 @@ class RawServer:
             self._ended = anyio.Event()
 
     def close_connections(self) -> None:
-        """Close all open connections gracefully."""
+        """Close all open connections."""
         for writer in self._writers:
             writer.close()
 
@@ -126,8 +126,7 @@ async def raw_server(
 class ScriptedBody:
     """An `Answer` that sends each given piece separately.
 
-    A test can add several pieces before the client waits for the body. All of them arrive during this wait, because the script
-    runs only while the test waits.
+    The script runs only while the test waits, so that several pieces can arrive together.
     """
 
     def __init__(self, head: bytes = CHUNKED) -> None:
@@ -151,7 +150,7 @@ class ScriptedBody:
             self._next.put_nowait(data)
 
     def close(self) -> None:
-        """Close the connection when everything is sent, even if the body is incomplete."""
+        """Close the connection after everything is sent."""
         self._next.put_nowait(None)
 
     def reset(self) -> None:
@@ -187,7 +186,7 @@ async def scripted_body(
 
 
 def certificates(*names: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """TLS contexts of a server with a self-signed certificate for names or addresses, and of a client that trusts it."""
+    """TLS contexts of a server with a self-signed certificate, and of a client that trusts it."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0])])
     now = datetime.datetime.now(datetime.UTC)

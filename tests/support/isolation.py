@@ -1,4 +1,4 @@
-"""Requests to one server as two callers, over every binding, and comparison of the responses."""
+"""Requests to one server as two callers, over every binding."""
 
 import json
 import re
@@ -27,18 +27,18 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True)
 class Ids:
-    """The ids that a request may name. Either all of them exist for one caller, or none exists.
+    """The ids that a request may name.
 
     Attributes:
         task: A completed task.
         waiting: An input-required task.
         running: A working task.
         config: The id of a webhook of `waiting`.
-        context: The conversation of these tasks, and of the OpenAI-compatible API and the chats.
+        context: The conversation of these tasks and responses.
         response: A response of the Responses API.
         completion: A stored chat completion.
         item: An item of the conversation, in the Conversations API.
-        call: A tool call. A task of the conversation waits for its result.
+        call: A tool call without a result.
         name: A task of A2A 0.1, as its caller named it.
         key: The idempotency key of a message.
         tenant: The tenant of all of these; the caller's own if empty.
@@ -72,7 +72,7 @@ class Ids:
 
     @property
     def values(self) -> list[str]:
-        """All ids except the tenant, which is not a secret."""
+        """All ids except the tenant."""
         return [getattr(self, each.name) for each in fields(self) if each.name != "tenant"]
 
 
@@ -152,7 +152,7 @@ class Case:
         target: The route or method, as `targets_of` lists it.
         name: The location of the id in the request.
         ask: Sends the request as a caller with ids.
-        names_ids: Whether the request names one of the ids; otherwise it concerns everything that its caller has.
+        names_ids: Whether the request names one of the ids.
     """
 
     target: str
@@ -177,7 +177,7 @@ async def client_of(url: str) -> AsyncGenerator[Client]:
 
 
 async def begin(client: Client, caller: str, tenant: str = "") -> Ids:
-    """Create one object with each kind of id for a caller; all of its text contains `MARKER`."""
+    """Create one object with each kind of id for a caller, with `MARKER` in its text."""
     prefix = f"/{tenant}" if tenant else ""
     made = Ids.unknown(tenant)
 
@@ -214,7 +214,7 @@ async def begin(client: Client, caller: str, tenant: str = "") -> Ids:
     assert completed.status == "200", completed
     items = await client.http(caller, "GET", f"/v1/conversations/{made.context}/items")
     assert items.status == "200", items
-    # This must be the last task of the conversation, because its turns run one after the other.
+    # The last task, because the turns of a conversation run one after the other.
     running = await send("hold", returnImmediately=True)
     return Ids(
         task=task["id"],
@@ -241,7 +241,7 @@ _VARYING = (
 
 
 def shape_of(answer: Answer, ids: Ids) -> str:
-    """The status and the body of a response, without the ids in the request and values that differ in each call."""
+    """The status and the body of a response, without values that differ in each call."""
     body = answer.body
     for value in sorted(ids.values, key=len, reverse=True):
         body = body.replace(value, "ID")

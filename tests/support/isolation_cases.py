@@ -1,7 +1,6 @@
 """Every request that names a task, a conversation, a webhook or a response, by its route or method.
 
-A test compares `TARGETS` with the routes and methods of an application. A new route or method needs a case here. If its requests
-cannot name anything of a caller, it needs an entry in `NOTHING_NAMED`, with the reason.
+A new route or method needs a case here, or an entry in `NOTHING_NAMED` with the reason.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -261,7 +260,7 @@ def _rpc_0_3() -> Iterable[Case]:
 
 
 def _rpc_0_1() -> Iterable[Case]:
-    # These cases come before the cases that create tasks of the caller, which may have these names.
+    # Before the cases that create tasks with these names.
     for method in ("tasks/get", "tasks/cancel", "tasks/resubscribe", "tasks/pushNotification/get"):
         yield _rpc("0.1", method, "name", _task_params("name"))
         yield _rpc("0.1", method, "a response", _task_params("response"))
@@ -279,7 +278,7 @@ def _rpc_0_1() -> Iterable[Case]:
         lambda ids: {"id": ids.name, "pushNotificationConfig": WEBHOOK},
     )
     for method in ("tasks/send", "tasks/sendSubscribe"):
-        # In this version, callers choose the names of tasks, so that each id may be the name of a new task.
+        # In this version, callers choose the ids of tasks.
         for which in ("task", "waiting", "running", "name"):
             yield _rpc(
                 "0.1",
@@ -447,7 +446,7 @@ def _openai() -> Iterable[Case]:
 
 
 def _stored(which: str) -> Iterable[Case]:
-    """The routes of stored responses and completions. ``which`` selects the id: of a response, of a completion, or of a task."""
+    """The routes of stored responses and completions. ``which`` selects the id."""
 
     def case(target: str, query: str = "", body: Fields | None = None) -> Case:
         method, _, template = target.partition(" ")
@@ -538,7 +537,7 @@ def _chats() -> Iterable[Case]:
 def _ordered(cases: Iterable[Case]) -> tuple[Case, ...]:
     """Return the cases in order.
 
-    Requests that only read come first, before the caller has objects with these ids, and again later.
+    Requests that only read come first, and again later.
     """
     listed = tuple(cases)
     return (*(case for case in listed if _reads(case.target)), *listed)

@@ -1,7 +1,6 @@
 """A real server for tests: uvicorn on a free loopback port, in the test's own event loop.
 
-The server shuts down without pauses. Uvicorn itself polls the exit flag ten times a second and sleeps at least once more after
-that, which would take longer than most tests.
+The server shuts down without uvicorn's pauses, which would take longer than most tests.
 """
 
 import asyncio
@@ -57,13 +56,13 @@ async def serving(app: Any, host: str = "127.0.0.1", **options: Any) -> AsyncGen
         options: Options of uvicorn.
     """
     listener = socket.create_server((host, 0))
-    # Otherwise a response of two writes waits 40 ms for the acknowledgement of the first one.
+    # Otherwise, a second write waits 40 ms for an acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     options = {"log_level": "warning", "lifespan": "on", "timeout_graceful_shutdown": 5, **options}
     config = uvicorn.Config(app, **options)
     server = _Server(config)
-    # `serve` is not used, because it replaces the signal handlers of the test runner. A task group is not used, because it must
-    # be entered and exited in the same asyncio task, and pytest-asyncio starts and finishes a fixture in different ones.
+    # `serve` would replace the signal handlers of the test runner. pytest-asyncio starts and finishes a fixture in different
+    # asyncio tasks, which a task group does not permit.
     running = asyncio.create_task(server._serve([listener]))  # noqa: TID251  # pyright: ignore[reportPrivateUsage]
     ready = asyncio.create_task(server.ready.wait())  # noqa: TID251
     try:

@@ -13,17 +13,12 @@ INTERVAL = 0.002
 class LoopLag:
     """Measures the event loop that enters this async context manager.
 
-    A timer is due every `INTERVAL`. A callback that delays the timer delays every stream of the server, so the delay of
-    the timer is the lag. Run the client in another process or thread: computation of a client in the same loop
-    counts as well.
+    The lag is the delay of a timer that is due every `INTERVAL`. Run the client in another process or thread.
 
     Attributes:
         worst: The longest delay so far, in seconds.
-        worst_cpu: The same in CPU time: the part of each delay in which this process computed, without the time for
-            which the loop's thread waited for a processor (on Linux). The load of other processes delays timers
-            as well, but is not included.
-        worst_own: The part of `worst_cpu` in which the loop's own thread computed. In the rest, another thread held the
-            interpreter's lock.
+        worst_cpu: The longest part of a delay in which this process computed (on Linux), without the load of other processes.
+        worst_own: The part of `worst_cpu` in which the loop's own thread computed.
         total: The sum of all delays above 10 ms, in seconds.
     """
 
@@ -55,7 +50,7 @@ class LoopLag:
         self.worst = self.worst_cpu = self.worst_own = self.total = 0.0
 
     def _schedule(self) -> None:
-        self._queued = self._time_queued()  # first, because other threads may run while the file is read
+        self._queued = self._time_queued()  # other threads may run while the file is read
         self._cpu, self._own = time.process_time(), time.thread_time()
         self._due = time.perf_counter() + INTERVAL
         self._timer = self._loop.call_later(INTERVAL, self._tick)
@@ -76,7 +71,7 @@ class LoopLag:
             self.worst_cpu, self.worst_own = lag, time.thread_time() - self._own
 
     def _time_queued(self) -> float:
-        """The time for which the thread was runnable without a processor, in seconds; 0 where the system does not report it."""
+        """The seconds for which the thread waited for a processor; 0 if they are unknown."""
         try:
             return int(self._scheduling.read_bytes().split()[1]) / 1e9
         except (OSError, IndexError):

@@ -1,7 +1,6 @@
 """An MCP server (Model Context Protocol) with tools for tests, created with the class of the official SDK.
 
-As an ASGI application (`McpServer.app`), it runs in the process of the test, which can inspect it. As a program (``python
-mcp_server.py``), it uses standard input and output, and can be killed.
+It is an ASGI application (`McpServer.app`), or a program that uses standard input and output.
 """
 
 import base64
@@ -47,7 +46,7 @@ class McpServer:
         waiting: Set when a call of ``wait`` is running.
         cancelled: Set when such a call was cancelled.
         go_on: Ends such calls when set.
-        meeting: The number of concurrent calls of ``meet`` for which each of them waits.
+        meeting: The number of calls of ``meet`` that wait for each other.
         app: The ASGI application; its endpoint is ``/mcp``.
     """
 
@@ -100,7 +99,7 @@ class McpServer:
 
 
 class WithSessions:
-    """The application of an `McpServer`. It treats each client as a client of a protocol version before 2026, which has sessions.
+    """The application of an `McpServer`, which treats each client like one before 2026, with sessions.
 
     Attributes:
         sessions: The ids of sessions, as clients name them.

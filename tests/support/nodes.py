@@ -71,7 +71,7 @@ class Nodes:
 
     @asynccontextmanager
     async def store_of_one(self) -> AsyncGenerator[tuple[ClusterStore, Node]]:
-        """Yield a node's access to the store, without an engine that would use it concurrently."""
+        """Yield a node's store, without an engine."""
         node, broker = Node(ttl=60), Broker(self.events)
         keys = SecretKeys()
         store = ClusterStore(self.store, node, TaskStreams(broker, Authentication(keys)))

@@ -126,7 +126,7 @@ async def facade_over(
         handler = AgentHandler(Agent(model, tools=tools, merge_reads=False))
     app = create_app(Settings.model_validate(given), handler=handler, openai_user_is_key=user_is_key)
     async with serving(app) as url:
-        # No request uses TLS. Reading the certificates of the system for each client would take a third of the time of a test.
+        # Reading the certificates of the system would take a third of the time of a test.
         http = openai.DefaultAsyncHttpxClient(verify=False)
         async with openai.AsyncOpenAI(
             base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=http
@@ -135,7 +135,7 @@ async def facade_over(
 
 
 async def send_further_message(facade: Facade, response_id: str) -> None:
-    """Send an A2A message to the running task of a response. The message waits for its turn."""
+    """Send an A2A message to the running task of a response."""
     task_id = response_id.removeprefix("resp_").rpartition("_")[0]
     async with Rpc(facade.url) as rpc:
         params = {**message("More?", taskId=task_id), "configuration": {"returnImmediately": True}}

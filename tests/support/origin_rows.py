@@ -55,7 +55,7 @@ def row(sentence: str, *, name: str, differs: str = "") -> Callable[[Test], Test
     """
 
     def keep(test: Test) -> Test:
-        # Decorators are applied from the last to the first. Inserting at the beginning restores the order of the lines.
+        # Decorators are applied from the last to the first.
         vars(test).setdefault("origin_rows", []).insert(0, Row(sentence, name, differs))
         return test
 

@@ -1,7 +1,6 @@
-"""A model that receives each step of a response in a separate read, while the response is awaited.
+"""A model that receives each step of a response in a separate read.
 
-Some code processes data only if the data arrives while the response is awaited. The script therefore sends a step only after the
-previous step was decoded.
+Each step is sent after the previous one was decoded, while the response is awaited.
 """
 
 from collections.abc import Sequence

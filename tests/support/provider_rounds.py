@@ -140,7 +140,7 @@ CALLS: Mapping[str, Callable[[str, str, str], Answer]] = {
     "mistral": _chat,
     "bedrock": _bedrock,
 }
-"""By format: the script of a response with a tool call, from the call's id, the tool's name and the arguments' text."""
+"""By format: the script of a response with a tool call."""
 
 
 @pytest.fixture(autouse=True)

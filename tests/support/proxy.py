@@ -11,7 +11,7 @@ from support.server_shutdown import stop_listening
 
 
 class CuttingProxy:
-    """Forwards bytes between clients and one server while the context is open.
+    """Forwards bytes between clients and one server.
 
     Args:
         target: The server's base URL.
@@ -37,7 +37,7 @@ class CuttingProxy:
         self._lost: set[asyncio.StreamWriter] = set()
 
     def cut_after(self, *sizes: int) -> None:
-        """Cut all connections after ``sizes[0]`` further bytes from the server, again after ``sizes[1]`` further bytes, …."""
+        """Cut all connections after each of these numbers of further bytes from the server."""
         self._budgets = list(sizes)
 
     def turn_to(self, target: str) -> None:
@@ -62,10 +62,7 @@ class CuttingProxy:
         self._abort()
 
     def forget(self) -> None:
-        """Permanently stop forwarding on the open connections without closing them; new connections work.
-
-        This happens when a middlebox loses its state, or another machine takes over the server's address.
-        """
+        """Permanently stop forwarding on the open connections without closing them, like a middlebox that loses its state."""
         self._lost |= self._writers
 
     def heal(self) -> None:

@@ -3,4 +3,4 @@
 import os
 
 EVERY_TIME_OTHERS = bool(os.environ.get("TAILRACE_TEST_OTHER_CASES"))
-"""A normal run repeats the same cases; the nightly run generates new ones."""
+"""Only the nightly run generates new cases."""

@@ -70,7 +70,7 @@ class Connection:
         return await self._reader.read(1) == b""
 
     def abort(self) -> None:
-        """Abort the connection as a killed process does: unread data makes the client's system send a reset."""
+        """Abort the connection as a killed process does."""
         linger = struct.pack("ii", 1, 0)
         self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._writer.transport.abort()

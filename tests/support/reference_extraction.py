@@ -1,7 +1,6 @@
 """Reference extraction of a recorded body with the standard library alone.
 
-It shares no code with the decoders, and is as simple as the formats allow. It reads the text from fixed places, and assumes that
-bodies are complete and in order.
+It shares no code with the decoders, and assumes that bodies are complete and in order.
 """
 
 import json
@@ -20,8 +19,7 @@ class Extract:
     Attributes:
         text: The visible text.
         reasoning: The reasoning's text.
-        calls: Name and joined argument text (JSON) of each tool call, in order. A call that the provider runs itself is included
-            only if it has the form of other calls.
+        calls: Name and joined argument text (JSON) of each tool call, in order.
         finishes: Every finish reason in the body, in the provider's terms, in order.
         has_usage: Whether the body has token counts that are not all zero.
     """
@@ -41,7 +39,7 @@ def extract(api: str, body: bytes) -> Extract:
 
 
 def objects(body: bytes) -> Iterator[Any]:
-    """Every JSON value in a body: of its data lines, its lines, or its array."""
+    """Every JSON value in a body."""
     text = body.decode("utf-8-sig", "replace")
     stripped = text.lstrip()
     if stripped.startswith("["):
@@ -93,7 +91,7 @@ def _counts(usage: object) -> bool:
 
 
 def _openai_chat(found: Extract, chunks: list[Fields]) -> None:
-    # Calls are omitted: the scenarios cover which fragments belong together.
+    # Calls are omitted: scenarios cover them.
     details = ""
     for chunk in chunks:
         found.has_usage |= _counts(chunk.get("usage")) or _counts(_inner(chunk, "x_groq").get("usage"))

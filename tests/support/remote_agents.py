@@ -1,4 +1,4 @@
-"""Third-party agents for tests of clients: servers made with the official SDK, with their agent cards."""
+"""Third-party agents: servers made with the official SDK."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -46,7 +46,7 @@ def sdk_card(binding: str = "JSONRPC", version: str = "1.0", *, streaming: bool 
 
 @asynccontextmanager
 async def sdk_agent(executor: AgentExecutor, card: AgentCard | None = None) -> AsyncGenerator[str]:
-    """Serve an executor with the SDK's own handler and routes (including 0.3) until the block ends. Yield the URL."""
+    """Serve an executor with the SDK's own handler and routes until the block ends. Yield the URL."""
     card = card or sdk_card()
     handler = DefaultRequestHandler(agent_executor=executor, task_store=InMemoryTaskStore(), agent_card=card)
     routes = [

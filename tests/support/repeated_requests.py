@@ -1,4 +1,4 @@
-"""Concurrent requests with one idempotency key: the second arrives while an input filter holds the first."""
+"""Concurrent requests with one idempotency key."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -60,7 +60,7 @@ async def streams_of_both(
     piece: bytes,
     is_locked: bool = False,
 ) -> tuple[list[bytes], list[bytes]]:
-    """Return the streams of two requests. The second one passes the filter after the first one has streamed ``piece``.
+    """Return the streams of two requests. The second one is held until the first one has streamed ``piece``.
 
     Args:
         first: The client of the first request.
@@ -70,7 +70,7 @@ async def streams_of_both(
         hold: The filter of the servers.
         go_on: Lets the model continue after ``piece``.
         piece: A part of a frame of both streams.
-        is_locked: True if the second request waits for a lock before the filter: of the conversation, or of the key at another node.
+        is_locked: True if the second request waits for a lock before the filter.
     """
     streams: tuple[list[bytes], list[bytes]] = ([], [])
     reached = (anyio.Event(), anyio.Event())

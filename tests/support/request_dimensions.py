@@ -1,8 +1,4 @@
-"""Request bodies that are large in one dimension each: the cost of a request must be linear in its size.
-
-`DIMENSIONS` has an entry for each dimension of each endpoint's requests. ``make(n)`` returns the body with ``n``
-elements.
-"""
+"""Request bodies that are large in one dimension each: the cost of a request must be linear in its size."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A recorder of the requests to a server, byte for byte. It is an ASGI application that wraps another application."""
+"""An ASGI application that records the requests to another one, byte for byte."""
 
 from dataclasses import dataclass, field
 from typing import Any

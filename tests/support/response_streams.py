@@ -35,7 +35,7 @@ class Frames:
         self.events: list[dict[str, Any]] = []
 
     def add(self, frame: bytes) -> None:
-        """Add a frame; check its type, its number and its form."""
+        """Add and check a frame."""
         kind, data = frame.removesuffix(b"\n\n").split(b"\n")
         event = json.loads(data.removeprefix(b"data: "))
         assert kind == b"event: " + event["type"].encode()

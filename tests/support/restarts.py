@@ -1,4 +1,4 @@
-"""Servers that end in the middle of a response and are started again, and the events that a subscriber receives."""
+"""Servers that end in the middle of a response and are started again."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -33,13 +33,13 @@ async def across_a_restart(
         folder: For the database and the logs.
         upstream: The provider.
         form: The format of the provider.
-        is_reached: Function that returns True for the events so far if the server must be ended now.
+        is_reached: Whether the server must be ended after these events.
         options: Options of the server.
         then: Further options of the restarted server.
         environment: Environment variables of the server.
 
     Returns:
-        The events before and after the restart, which are numbered without gaps and repetitions.
+        The events before and after the restart.
     """
     arguments = arguments_of(folder, upstream, form, *options)
     breaks = end is signal.SIGKILL

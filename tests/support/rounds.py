@@ -20,7 +20,7 @@ def answer(
     usage: Mapping[str, int] | None = USAGE,
     reasoning: str = "",
 ) -> list[bytes]:
-    """A response as steps of a script: text, calls with their arguments in two fragments, finish reason, usage.
+    """A response as steps of a script, with the arguments of calls in two fragments.
 
     With ``finish=None``, the response is cut after the last call.
     """

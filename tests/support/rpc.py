@@ -95,7 +95,7 @@ async def tasks_of(url: str, context_id: str) -> list[dict[str, Any]]:
 
 
 def text_of(task: dict[str, Any], artifact_id: str = "text") -> str:
-    """The text of the task's artifact, which must be one part; empty without an artifact."""
+    """The text of the task's artifact; empty without an artifact."""
     for artifact in task.get("artifacts", []):
         if artifact["artifactId"] == artifact_id:
             [part] = artifact["parts"]

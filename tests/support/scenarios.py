@@ -59,7 +59,7 @@ def in_reads(body: bytes, size: int) -> list[bytes]:
 
 
 def cut_at(body: bytes, positions: Iterable[int]) -> list[bytes]:
-    """The body cut at these positions; positions beyond its end are ignored."""
+    """The body cut at these positions."""
     cuts = [0, *sorted(position for position in positions if position < len(body)), len(body)]
     return [body[start:end] for start, end in itertools.pairwise(cuts)]
 

@@ -1,4 +1,4 @@
-"""A server that is created with the official SDK, as by a third party, and the SDK's client for this server."""
+"""A server and a client of the official SDK."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager

@@ -4,16 +4,15 @@ import asyncio
 
 from anyio.lowlevel import checkpoint
 
-# Accept, create the transport, call the protocol, start the handler's task: one iteration of the loop each.
+# Iterations of the event loop from accepting a connection to the handler.
 _ITERATIONS = 5
 
 
 async def stop_listening(server: asyncio.Server) -> None:
     """Close the listeners of a server after each accepted connection has reached its handler.
 
-    asyncio accepts a connection in one iteration of the event loop and calls its handler a few iterations later. If the
-    server is closed in between, the connection is never closed (CPython 3.11, ``Server._attach``), and its
-    `ResourceWarning` fails a later test.
+    If the server is closed before, the connection is never closed (CPython 3.11, ``Server._attach``), and its `ResourceWarning`
+    fails a later test.
     """
     loop = asyncio.get_running_loop()
     for listener in server.sockets:

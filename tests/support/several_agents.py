@@ -101,7 +101,7 @@ class SeveralAgents:
 
 
 class _logged(logging.Handler):
-    """Collects the log lines about a reload until the block ends."""
+    """Collects the log lines about a reload."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ def write(
     owner: str = "me",
     updated: datetime = LONG_AGO,
 ) -> TaskWrite:
-    """A write of events with these numbers. The events and the snapshot have the state, if it is not None."""
+    """A write of events with these numbers, and with the state, if it is not None."""
     events = tuple(Event(number, b'{"n":%d}' % number, state) for number in numbers)
     return TaskWrite(
         task_id, owner, "c", events, task(task_id, state, updated=updated) if state else None, updated=None
@@ -38,7 +38,7 @@ def write(
 
 
 async def first_kept(store: Store, task_id: str) -> int:
-    """The number of a task's first event in the store; if the store has no event, the number after the last event."""
+    """The number of a task's first event in the store; without events, the number after the last one."""
     try:
         await store.load_events(task_id, 0, limit=1)
     except EventsDropped as dropped:

@@ -58,7 +58,7 @@ parts: st.SearchStrategy[ContentPart] = (
 
 
 def messages(*roles: Role) -> st.SearchStrategy[Message]:
-    """Any message with one of the roles. Each kind of part may occur in each role."""
+    """Any message with one of the roles."""
     return st.builds(
         Message,
         role=st.sampled_from(roles),
@@ -93,7 +93,7 @@ parsed_tool_calls = st.builds(
 
 
 def only_the_model_calls(history: History) -> History:
-    """The history without calls in messages that are not the model's. Such calls cannot be sent."""
+    """The history without calls in messages that are not the model's."""
     conversation = [
         message
         if message.role is Role.MODEL

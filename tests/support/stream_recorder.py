@@ -1,8 +1,6 @@
 """Record the local model's streams for the tests and the demo's replay.
 
-Run it by hand when the requests change: ``python tests/support/stream_recorder.py`` (it needs the dependency group
-``local``). It writes each response body unchanged to ``tests/fixtures/openai/``, the table of
-requests to the README there, and the demo's response to ``server/tailrace/server/cli/recorded/``.
+Run ``python tests/support/stream_recorder.py`` (with the dependency group ``local``) when the requests change.
 """
 
 import json
@@ -20,8 +18,7 @@ ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests/fixtures/openai"
 DEMO_ANSWER = ROOT / "server/tailrace/server/cli/recorded/answer.sse"
 
-# The model's own template has no tools. This is ChatML, the format of its training, with tools in the form of the
-# Hermes and Qwen families; the engine recognises <tool_call> and builds a grammar from it.
+# ChatML with tools, which the model's own template lacks.
 TOOL_TEMPLATE = """\
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}
@@ -68,8 +65,7 @@ WEATHER_TOOL: dict[str, Any] = {
     },
 }
 
-# A model this small finishes a tool call only with help: the call is forced, its first token is favoured, and the stream
-# stops directly after it (otherwise it continues with a second call until the length limit).
+# A model this small finishes a tool call only with help.
 TOOL_CALL: dict[str, Any] = {
     "tools": [WEATHER_TOOL],
     "tool_choice": "required",
@@ -80,7 +76,7 @@ TOOL_CALL: dict[str, Any] = {
 
 @dataclass
 class Recording:
-    """One request to record: the name of the file, its purpose, and the changes to the default request."""
+    """One request to record."""
 
     name: str
     what: str
@@ -163,7 +159,7 @@ RECORDINGS = [
 
 async def record(local: LocalModel, recording: Recording) -> bytes:
     """Send the request; return the response body unchanged."""
-    # One connection per request: this server closes it after a stream without announcing it.
+    # The server closes the connection after a stream without announcing it.
     async with (
         aiohttp.ClientSession(headers={"Connection": "close"}) as session,
         session.post(f"{local.base_url}/chat/completions", json=recording.request(local.model)) as response,

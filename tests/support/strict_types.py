@@ -18,7 +18,7 @@ OWN_MEMBERS: Mapping[str, frozenset[str]] = {
     "ChatCompletionStoreMessage": frozenset({"reasoning_content", "tool_call_id"}),
     "ChoiceDelta": frozenset({"reasoning_content"}),
 }
-"""The members that the server adds to the objects of the API, by the name of their type. docs/openai.md lists them."""
+"""The members that the server adds to the objects of the API (docs/openai.md)."""
 
 
 def check_strictly(kind: Any, text: str | bytes) -> Any:

@@ -1,4 +1,4 @@
-"""A client in a separate thread: its computation does not block the server's event loop."""
+"""A client in a separate thread, so that it does not block the server's event loop."""
 
 import asyncio
 import http.client

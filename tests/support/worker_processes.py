@@ -1,7 +1,7 @@
 """A program of several processes on one address: ``python -m support.worker_processes HOW FOLDER``, with ``tests`` on the path.
 
-It prints its port. Each process sends its id to each client and then executes one command: ``exit STATUS``,
-``stubborn`` (ignore SIGTERM); other commands have no effect.
+It prints its port. Each process sends its id to each client and then executes one command: ``exit STATUS`` or ``stubborn``
+(ignore SIGTERM).
 """
 
 import os

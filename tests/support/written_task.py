@@ -21,7 +21,7 @@ PIECE = TextDelta("text", "0123456789")
 
 
 class Written:
-    """A task whose persisted events are in the store, and the newest of them in memory.
+    """A task with persisted events, the newest of them in memory.
 
     Attributes:
         events: All published events.
