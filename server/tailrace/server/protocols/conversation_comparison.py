@@ -1,8 +1,8 @@
 """Comparison of a client's copy of a conversation with the stored conversation.
 
-Consecutive messages of the caller or of the agent are joined to a side. The comparison ignores reasoning, calls of the agent's
-tools, and the division of a response into messages, because clients do not reliably send them back. It also ignores white space
-in a response and around a caller's message.
+Consecutive messages of the caller or of the agent are joined to a side. Clients do not reliably send back reasoning, calls of the
+agent's tools, and the division of a response into messages, so the comparison ignores them. It also ignores white space in a
+response and around a caller's message.
 """
 
 import json
@@ -40,8 +40,7 @@ class _Side:
     Attributes:
         refusal: The model's refusal; may be empty.
         status_text: The text of a status, which the client may have received as part of the response; may be empty.
-        last: The parts of the last round if the caller requested JSON, because the response then has only this round;
-            otherwise None.
+        last: If the caller requested JSON, the parts of the last round, which then are the response; otherwise None.
     """
 
     is_callers: bool
@@ -62,7 +61,7 @@ class _Side:
         plain = [markdown_of(self.content, with_data=with_data) for with_data in (True, False)]
         if self.last is not None:
             plain += [markdown_of(self.last, with_data=with_data) for with_data in (True, False)]
-            # Text before calls may have been sent as reasoning.
+            # Text before calls may have been sent as reasoning. The text of the response is then empty.
             plain += [""] if any(isinstance(part, ContentPartToolCall) for part in self.last) else []
         texts = {text + end for text in plain for end in (self.refusal, self.status_text)}
         return {"".join(text.split()) for text in texts}

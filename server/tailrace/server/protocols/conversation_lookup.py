@@ -56,7 +56,7 @@ class AssignedMessage:
         message: The message.
         preceding: The messages with which a new conversation or branch begins; otherwise empty.
         call_ids: The ids of all calls of the conversation.
-        follows: For a new branch, the turn after which it begins, if this turn has not ended; otherwise None.
+        follows: The turn after which a new branch begins, if this turn has not ended; otherwise None.
     """
 
     message: Message
@@ -100,8 +100,8 @@ class Conversations:
             skipped: The ids of tasks to ignore, because `still_waits` returned False for them.
 
         Raises:
-            OpenAIError: The request continues a response that does not exist or belongs to another caller, or the message
-                contains only results of calls that the client does not run.
+            OpenAIError: The request continues an unknown response, or the message contains only results of calls that the client
+                does not run.
             A2AError: See `Operations.execute`.
             StoreError: The store cannot be read.
         """
@@ -286,8 +286,8 @@ class _Search:
     ) -> AssignedMessage:
         """Continue a context with the task that waits for the message, or with a new task.
 
-        A waiting task of another agent is not continued. Two kinds of messages are nevertheless sent to such a task, which
-        rejects them: a decision about a call, and a tool result in a request that contains only the new message.
+        A waiting task of another agent is not continued. There are two exceptions, which the task rejects: a decision about a
+        call, and a tool result in a request that contains only the new message.
 
         Raises:
             OpenAIError: The message contains only results of calls that the client does not run (see `calls_run_here`).
@@ -373,7 +373,7 @@ def response_id(task_id: str, turn: int) -> str:
 
 
 def response_id_of_item(item_id: str) -> str:
-    """Return the response id that the id of an output item contains; empty if this server did not create the id."""
+    """Return the response id in the id of an output item; empty if this server did not create the id."""
     response = f"resp_{item_id.partition('_')[2].rpartition('_')[0]}"
     return response if all(read_response_id(response)) else ""
 

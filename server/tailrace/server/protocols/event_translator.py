@@ -48,10 +48,10 @@ class EventTranslator:
 
     Args:
         tools: The names of the tools that the client declared.
-        known_ids: The ids of earlier calls of the conversation. The agent gives a new call with such an id another id, so the
-            call is reported only when it is complete.
-        includes_earlier_turns: Whether the response also includes earlier turns: those after which the caller sent only tool
-            results and decisions about calls.
+        known_ids: The ids of earlier calls of the conversation. The agent changes the id of a new call with such an id. The call
+            is therefore reported only when it is complete.
+        includes_earlier_turns: Whether the response also includes earlier turns, if the caller's messages after them have only
+            tool results and decisions.
         texts: Translates the texts; `ParallelTexts` by default.
         with_approvals: Whether the protocol supports approval requests. If not, the status text describes them.
 
@@ -132,7 +132,7 @@ class EventTranslator:
         return events
 
     def _feed_message(self, parts: Iterable[task_events.PartView]) -> list[ui_events.UiEvent]:
-        """Translate a response without a task: one artifact for its reasoning, and one for the other parts without tool data."""
+        """Translate a response without a task: its reasoning as one artifact, its other parts as another, without tool data."""
         events: list[ui_events.UiEvent] = [ui_events.TurnStarted("", ""), *self._start_round(1, 1)]
         visible = [part for part in parts if not part.is_tool_data]
         reasoning = [part for part in visible if task_events.channel_of(part.metadata or {}) == "reasoning"]

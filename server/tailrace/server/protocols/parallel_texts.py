@@ -1,4 +1,4 @@
-"""Converts artifacts to texts for clients that can only append to a text, although agents may also replace artifacts.
+"""Converts artifacts to append-only texts. Agents may replace artifacts, but clients can only append to a text.
 
 `ParallelTexts` reports each artifact as a separate text. For protocols without parallel texts,
 `tailrace.server.protocols.serial_texts` joins the artifacts.
@@ -10,7 +10,7 @@ from tailrace.server.protocols.task_events import ArtifactUpdateView, ArtifactVi
 
 
 class DivergedError(OpenAIError):
-    """The agent replaced a text or a tool call that was partly sent, and the new one does not continue it."""
+    """The agent replaced a text or a tool call that was already sent in part, and the new one begins differently."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -125,8 +125,8 @@ class ParallelTexts:
 
     Attributes:
         is_live: Whether texts are reported as they grow, not at the end.
-        omits_finished_calls: Whether only calls that wait for the client are reported. They are reported at the end of the
-            response, or as they grow if the client declared the tool.
+        omits_finished_calls: Whether only calls that wait for the client are reported. Calls of the client's declared tools are
+            reported as they grow, others at the end of the response.
     """
 
     is_live = True

@@ -55,8 +55,8 @@ class TurnEvents:
     """The events of a turn.
 
     Args:
-        stream: Events of the task.
-        turn: The number of the turn, if the stream begins with the first event of the task; 0 if it begins with the turn.
+        stream: Events of the task, from the first event of the task or of the turn.
+        turn: The number of the turn; 0 if the stream begins with the first event of the turn.
     """
 
     def __init__(self, stream: EventStream, turn: int = 0) -> None:

@@ -158,9 +158,9 @@ class PendingMessage:
         request: The request that contained the message.
         extensions: URIs of the activated extensions.
         number: The number of the message in the task, from 1.
-        in_history: True if a crash interrupted the turn, so that the message is already in the conversation.
-        preceding: For the first message of a task, the earlier messages that the caller sent with it, or copies of the messages
-            before a branch.
+        in_history: True if the message is already in the conversation, because a crash interrupted its turn.
+        preceding: The earlier messages that the caller sent with the first message of a task, or copies of the messages before a
+            branch.
         origin: The trace of the request; None if the request is not traced.
         cost: As for `CallContext`.
     """
@@ -209,8 +209,8 @@ class TaskReader(Protocol):
 class Subscription(LogCursor):
     """A subscription to one task: a cursor into the event log of the task.
 
-    `read` returns each event after ``after`` once. If the subscriber has caught up once, and later lags by more than ``max_lag``
-    events, `read` returns a snapshot of the task (`TaskRecord.overview`) instead of the missed events.
+    `read` returns each event after ``after`` once. A subscriber that has caught up once may later lag by more than ``max_lag``
+    events. `read` then returns a snapshot of the task (`TaskRecord.overview`) instead of the missed events.
 
     Args:
         active: The task.

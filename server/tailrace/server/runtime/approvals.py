@@ -1,7 +1,7 @@
 """Decisions of callers about tool calls that wait for an approval.
 
-`decided_message` checks the decisions in a message, and records them in its metadata. One event of the task contains the decision
-and changes the state of the task, so two decisions about one call cannot both be accepted.
+`decided_message` checks the decisions in a message, and records them in its metadata. The same event contains the decision and
+changes the state of the task. Two decisions about one call therefore cannot both be accepted.
 
 Before a turn runs approved calls, it writes their ids as ``executing`` to the log, and waits until this event is persisted. If
 the server then crashes, the results of these calls are lost (`tailrace.server.runtime.lost_results`).
@@ -129,7 +129,7 @@ def _recorded(request: ApprovalRequest, response: ApprovalDecision) -> RecordedD
 
 
 def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> DecidedCalls | None:
-    """Return the approved calls and the results of rejected calls with which a turn begins; None if there are no decisions.
+    """Return the approved calls and the results of rejected calls in a message; None if it has no decisions.
 
     Args:
         message: The message of the turn.

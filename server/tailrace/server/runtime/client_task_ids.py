@@ -26,7 +26,7 @@ def id_of_named(keys: SecretKeys, name: str, owner: str) -> str:
 def possible_ids(keys: SecretKeys, task_id: str, owner: str) -> Iterator[str]:
     """Yield the possible ids of a stored task, the most probable one first.
 
-    They include ids that were derived from earlier secrets, and ids of former versions, whose suffix is a hash of the owner.
+    They include ids from earlier secrets, and ids of former versions of tailrace, whose suffix is a hash of the owner.
     """
     yield task_id
     if task_id and owner:

@@ -1,7 +1,7 @@
 """The engine runs the tasks of a server. All protocols use it to start, find, cancel and delete tasks.
 
-A turn runs in the task group of the engine, not in the asyncio task of a request, so it continues if the client disconnects.
-Each event is applied to the `TaskRecord`, stored by the `GroupWriter`, and then published to the `TaskLog`.
+A turn runs in the task group of the engine, not in the asyncio task of a request. It therefore continues if the client
+disconnects. Each event is applied to the `TaskRecord`, stored by the `GroupWriter`, and then published to the `TaskLog`.
 """
 
 import logging
@@ -233,8 +233,8 @@ class Engine(TaskAccess):
             InvalidParamsError: The task of the message belongs to another conversation or agent, the URL of the webhook is not
                 permitted, or ``call.send_key`` was used for another message.
             RateLimitError: The caller has too many running tasks, or too many messages to the task wait.
-            OverloadedError: The server has too many running tasks, is stopping, or has not been started; or the resources of the
-                agent have failed.
+            OverloadedError: The server has too many running tasks, is stopping, or was not started, or the resources of the agent
+                have failed.
             StoreError: The store cannot write events at present.
         """
         self._agents.check_available(call.agent)
@@ -251,8 +251,8 @@ class Engine(TaskAccess):
     ) -> AbstractAsyncContextManager[object]:
         """Return the lock to hold while a message is assigned to a conversation or branch and accepted.
 
-        For a handler that may respond directly, the context manager does nothing. Otherwise, it would hold the lock until the
-        first update of the handler.
+        For a handler that may respond directly, the context manager does nothing, because it would hold the lock until the first
+        update of the handler.
 
         Args:
             context_id: Id of the conversation or of one of its branches.
@@ -296,9 +296,8 @@ class Engine(TaskAccess):
         Tasks whose turns wait for this task (`WaitingTurns.dependents`) are cancelled first, beginning with the newest.
         Otherwise, the history of their turns would contain the deleted content.
 
-        If this method fails or is cancelled, the task may be cancelled but not deleted, or the write-ahead log of the database
-        may still contain deleted content. The store later deletes the remaining events of a deleted task
-        (`StoreWrites.delete_task`).
+        If this method fails or is cancelled, the task may only be cancelled, or the write-ahead log of the database may still
+        contain deleted content. The store later deletes the remaining events of a deleted task (`StoreWrites.delete_task`).
 
         Raises:
             TaskNotFoundError: The task does not exist or belongs to another caller.

@@ -40,8 +40,8 @@ async def filtered(
 ) -> AsyncGenerator[Sequence[Item]]:
     """Yield the filtered updates of a turn, and close ``batches`` at the end.
 
-    Filters that work in the background run in asyncio tasks of ``group``, which end before the generator. If an update extends an
-    artifact that began in an earlier turn or before a crash, the filters first receive its published text from ``record``.
+    Filters that work in the background run in asyncio tasks of ``group``, which end before the generator. An update may extend an
+    artifact of ``record`` that began in an earlier turn or before a crash. The filters then first receive its published text.
 
     If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED.
 

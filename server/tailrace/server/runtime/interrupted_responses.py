@@ -15,7 +15,7 @@ from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 def interrupted_response(
     record: TaskRecord, turn: int, after_round: int
 ) -> tuple[InterruptedResponse, Sequence[PublishedArtifact]]:
-    """Return the response that a crash interrupted, and its artifacts; for a remote agent, all artifacts of the task.
+    """Return the response that a crash interrupted, and its artifacts. For a remote agent, these are all artifacts of the task.
 
     Args:
         record: The task.

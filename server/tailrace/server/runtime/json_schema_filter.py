@@ -29,10 +29,10 @@ class JsonSchemaFilter(StreamFilter):
     text is held back. An empty text is accepted, because responses with tool calls may have no text.
 
     Args:
-        schema: The JSON schema; None for the output format of each request. With None, a turn is not filtered if its request is
-            for text, and the response must be a JSON object if the request has no schema. A text that does not begin with an
-            object or array is then checked only at its end, because the JSON may be in a code fence. If the response calls a
-            tool, its text may be anything.
+        schema: The JSON schema; None for the output format of each request. With None, requests for text are not filtered. If a
+            request for JSON has no schema, the response must be a JSON object. The JSON may be in a code fence, so a text that
+            does not begin with an object or array is checked only at its end. If the response calls a tool, its text may be
+            anything.
 
     Raises:
         ConfigurationError: The schema is invalid or too large.

@@ -30,7 +30,7 @@ def first_calls(
     agent: Agent[Any],
     policy: LostResultPolicy,
 ) -> tuple[DecidedCalls | None, Mapping[str, ApprovalRequest]]:
-    """Return the calls with which a turn begins (None without calls), and the requests to run calls again, by call id.
+    """Return the calls with which a turn begins, or None. Also return the requests to run calls again, by call id.
 
     Args:
         turn: The turn.

@@ -293,7 +293,7 @@ class MessageIntake:
         return self._access.subscription(active, number, first)
 
     async def _check_conversation(self, active: ActiveTask) -> None:
-        """Check that the conversation can be read, so that a failing store rejects the message before anything changes."""
+        """Read the conversation, so that a store error rejects the message before anything changes."""
         await self._store.load_conversation(active.record.context_id, active.owner, 1)
 
     def _check_follow_up(self, active: ActiveTask, message: Message, context: CallContext) -> None:

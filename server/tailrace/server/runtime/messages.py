@@ -71,7 +71,7 @@ def copied_message(message: Message, context_id: str) -> Message:
 def cost_of_checks(request: SendMessageRequest, cost: int) -> int:
     """Return the cost of `check_request`, for `run_bounded`.
 
-    A schema for the output has a high cost, because each reference to a part of the schema repeats the check of the part.
+    A schema for the output has a high cost: each reference to a part of the schema repeats the check of this part.
 
     Args:
         request: The request.
@@ -199,7 +199,7 @@ def _has_results(artifact: Artifact) -> bool:
 
 
 def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
-    """Return the ids of the calls in the agent's last message, or of the calls that the caller's last message decides."""
+    """Return the ids of the calls in the last message: the calls of the agent, or the calls that the caller decides."""
     if not messages or messages[-1].role is not Role.AGENT:
         return decided_ids(messages[-1]) if messages else frozenset()
     return frozenset(call.id for call in to_common_message(messages[-1]).tool_calls)

@@ -214,7 +214,7 @@ class Operations:
             raise
 
     async def read_events(self, task_id: str, caller: Caller) -> EventStream:
-        """Return all events of a task for a response that is not a stream, and therefore needs no permit.
+        """Return all events of a task for a response without streaming, which needs no permit.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -332,7 +332,7 @@ class Operations:
     def assignment_lock(self, context_id: str, caller: Caller) -> AbstractAsyncContextManager[object]:
         """Return a lock (see `Engine.assignment_lock`).
 
-        Hold the lock until the message is accepted, that is, until its stream has begun (`EventStream.wait_for_start`).
+        Hold the lock until `EventStream.wait_for_start` returns. The message is then accepted.
         """
         return self._engine.assignment_lock(context_id, caller.owner, caller.receiver)
 
@@ -441,7 +441,7 @@ class Operations:
     async def _only_config(
         self, push: PushNotifier, request: GetTaskPushNotificationConfigRequest, caller: Caller
     ) -> TaskPushNotificationConfig | None:
-        """Return the only webhook of a task to a client of an older version that sends no webhook id; otherwise None."""
+        """Return the only webhook of a task if a client of an older version sends no webhook id; otherwise None."""
         if caller.protocol_version == "1.0" or request.id != DEFAULT_CONFIG_ID:
             return None
         configs = (await push.list_configs(request.task_id, caller.owner, limit=2)).configs

@@ -144,7 +144,7 @@ class InterruptedTasks:
         self._turns.run_soon(active, Permit.none())
 
     async def _publish_missing_results(self, active: ActiveTask) -> None:
-        """Before a task fails, publish results for the calls with a decision of the caller but without a result."""
+        """Before a task fails, publish results for the decided calls that have no result."""
         waiting = next((each for each in active.waiting if decided_ids(each.message)), None)
         if waiting is None:
             return
@@ -199,8 +199,8 @@ class InterruptedTasks:
 def _pending_messages(active: ActiveTask, messages: Sequence[Message]) -> list[PendingMessage]:
     """Return the caller's messages that have no complete response yet, in chronological order.
 
-    Also record in ``active`` the rounds of the interrupted turn that are in the conversation, and published tool results that are
-    not.
+    Also set `ActiveTask.recorded_rounds`. If published tool results are not in the conversation yet, set
+    `ActiveTask.new_messages`.
     """
     turns = sum(map(is_callers, messages))
     is_open = bool(messages) and is_incomplete_turn(messages[-1])

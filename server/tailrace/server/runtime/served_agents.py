@@ -332,7 +332,7 @@ def is_for_other_agent(messages: Sequence[Message]) -> bool:
         return False
     response = next((at for at in reversed(range(len(messages))) if messages[at].role is Role.AGENT), 0)
     request = next((each for each in reversed(messages[:response]) if is_callers(each)), None)
-    # The first messages of a new conversation that the caller sent with it have no agent.
+    # Messages that the caller sent as the beginning of a new conversation have no agent.
     agent = agent_name_of(request) if request is not None else ""
     return bool(agent) and agent != agent_name_of(messages[-1])
 

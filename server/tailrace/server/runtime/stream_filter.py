@@ -82,8 +82,8 @@ class StreamFilter(ABC):
     Attributes:
         scope: The filtered values. ``all``: texts, and all names, texts and numbers in data and metadata. ``content``: texts, and
             data as JSON text, which the filter may block but not change. ``output``: only the streamed text of responses, without
-            reasoning, tool calls and messages. An error of `FilterStream.close` then ends the turn only if the response is
-            complete and calls no tool.
+            reasoning, tool calls and messages. With ``output``, an error of `FilterStream.close` ends the turn only if
+            the response is complete and calls no tool.
     """
 
     scope: Literal["all", "content", "output"] = "all"
@@ -119,8 +119,8 @@ class FilterChain:
     Attributes:
         filters: The filters, in order.
         background: The streams that work in the background.
-        output_error: The error that a filter of the scope ``output`` raised at the end of the text; otherwise None. An incomplete
-            response may have an incomplete text, so the error ends the turn only if the response is complete.
+        output_error: The error that a filter of the scope ``output`` raised at the end of the text; otherwise None. It ends the
+            turn only if the response is complete, because an incomplete response may have an incomplete text.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:

@@ -48,8 +48,7 @@ class TaskRegistry:
     """Finds tasks for their owners, loads tasks from the store, and reads their events.
 
     Args:
-        end_task: Ends a task that is running according to the store, although its turn has ended: the last status could not be
-            stored.
+        end_task: Ends a task whose last status could not be stored. According to the store, its turn is still running.
         remote_tasks: Access to tasks of other processes; None for a single process.
     """
 
@@ -105,7 +104,7 @@ class TaskRegistry:
             active.log.end()
 
     def ids_in_memory(self, task_ids: Collection[str], owner: str) -> list[str]:
-        """Return the given ids whose tasks are in memory and belong to this owner, in the order in which they were added."""
+        """Return the ids of this owner's tasks in memory among the given ids, in the order in which they were added."""
         return [each for of_owner, each in self._active if of_owner == owner and each in task_ids]
 
     def in_memory(self, task_id: str, owner: str) -> ActiveTask | None:
@@ -191,7 +190,7 @@ class TaskRegistry:
         return task
 
     async def read(self, active: ActiveTask, after: int, *, max_lag: int | None = None) -> list[Event]:
-        """Return the events of a task after a number, from memory or, for a lagging subscriber, from the store.
+        """Return the events of a task after a number, from memory or from the store.
 
         Wait if there is no such event yet. Return an empty list if the log of the task has ended. If the subscriber lags by more
         than ``max_lag`` events, or if its next event no longer exists, return a snapshot of the task (`TaskRecord.overview`).

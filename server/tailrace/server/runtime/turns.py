@@ -1,6 +1,6 @@
 """Execution of turns: converts the updates of a handler to events, and passes the events to the writer.
 
-By default, the turns of a conversation run one after the other, so that the history for a handler contains the complete earlier
+By default, the turns of a conversation run one after the other. The history for a handler then contains the complete earlier
 responses. With a setting or a request option, tasks of a conversation run in parallel. Their history then contains only turns
 that have ended.
 """
@@ -96,7 +96,7 @@ class TurnRunner:
         self._ledger = ledger
         self._max_seconds = max_seconds
         self._max_event = max_event_bytes
-        # A text with at most this many characters cannot exceed the limit, because a character has at most 4 bytes in UTF-8.
+        # A character has at most 4 bytes in UTF-8, so a text of this length cannot exceed the limit.
         self._max_text = max_event_bytes // 4 if max_event_bytes else math.inf
         self._agents = agents
         self._preparation = preparation
@@ -177,8 +177,8 @@ class TurnRunner:
     async def _may_cancel(self, active: "ref[ActiveTask]") -> bool:
         """Return whether a turn that ends may cancel its response at the provider.
 
-        Return False if the turn is suspended, its events cannot be stored, or another process has taken over the task. The
-        process that recovers the task may then receive the rest of the response.
+        Return False if the turn is suspended, if its events cannot be stored, or if another process has taken over the task. In
+        these cases, another process may receive the rest of the response.
         """
         task = active()
         if task is None or task.suspended or task.error is not None:
@@ -253,7 +253,7 @@ class TurnRunner:
         return [await encoded_if_large(item, *ids, self._max_event) for item in items]
 
     def _responds_directly(self, active: ActiveTask, reply: DirectReply, items: Sequence[Item]) -> bool:
-        """If the first update of the handler is a message, make it the direct response and return True, else begin the task."""
+        """Return True and set the direct response if the first update is a message. Otherwise, begin the task."""
         if active.record.number or not items:
             return False
         if isinstance(items[0], Message):

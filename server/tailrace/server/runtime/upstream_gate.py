@@ -1,9 +1,9 @@
 """Limits the concurrent calls to the provider, and shares them fairly between callers.
 
-An authenticated caller can have at most three quarters (rounded up) of the concurrent calls and of the waiting calls, so that
+An authenticated caller can have at most three quarters (rounded up) of the concurrent calls and of the waiting calls. Therefore,
 slow calls of one caller do not block other callers. When a call ends, the next waiting caller in round-robin order begins a call.
-The calls of one caller begin in the order of their arrival. All anonymous callers together count as one caller, but without its
-maximum.
+The calls of one caller begin in the order of their arrival. All anonymous callers together count as one caller, to which the
+maximum for one caller does not apply.
 """
 
 from collections import deque
@@ -184,7 +184,7 @@ class GatedModel(Model):
     async def continuation(
         self, text: str, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request of the wrapped model, which waits for the gate, or None."""
+        """Return the model's request, which waits for the gate; None if the model returns None."""
         request = await self._model.continuation(text, history, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
@@ -195,7 +195,7 @@ class GatedModel(Model):
     def attachment(
         self, interrupted: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request of the wrapped model, which waits for the gate, or None."""
+        """Return the model's request, which waits for the gate; None if the model returns None."""
         request = self._model.attachment(interrupted, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 

@@ -87,7 +87,7 @@ class UsageLedger:
             active: The task. The turn of its oldest waiting message was interrupted.
             model: The provider and the model.
             attempt: The number of the attempt.
-            last_event: The time of the last status change, which becomes the start of the attempt; None if it is unknown.
+            last_event: The time of the last status change, used as the start of the attempt; None if it is unknown.
         """
         now = _now()
         started = min(milliseconds(last_event), now) if last_event is not None else now

@@ -1,11 +1,11 @@
-"""Turns that have not begun, because they wait for earlier turns of their conversation, or branch off from a running turn.
+"""Turns that have not begun. They wait for earlier turns of their conversation, or for the turn after which their branch begins.
 
 A stored conversation contains only the messages of turns that have begun. The message of another turn is only in its task. To
-find the position of a new message, the server therefore reads both, while it holds the `Operations.assignment_lock`.
+find the position of a new message, the server therefore reads both. Meanwhile, it holds the `Operations.assignment_lock`.
 
 The second of two messages after the same running turn begins a branch. The branch also contains the response of this turn, which
-does not exist yet. The task of the second message therefore refers to the turn (`TurnReference`), and begins when the turn has
-ended, even after a restart of the server.
+does not exist yet. The task of the second message therefore stores a reference to the turn (`TurnReference`). It begins when the
+turn has ended, even after a restart of the server.
 """
 
 from collections.abc import Sequence
@@ -151,7 +151,7 @@ def branch_id(context_id: str) -> str:
 
 
 def reference_of(message: Message) -> TurnReference | None:
-    """Return the turn after which the branch of this message begins; None if the message begins no branch."""
+    """Return the turn after which a message begins a branch; None if it begins no branch."""
     fact = extension_metadata(message.metadata).get("follows")
     return msgspec.convert(fact, TurnReference) if fact is not None else None
 

@@ -6,9 +6,9 @@ The metadata of a call contains the HTTP headers of the other bindings, with low
 
 `GrpcVersion` contains the differences between the protocol versions. A client selects the version by the name of the service.
 
-An error is a gRPC status. The trailer ``grpc-status-details-bin`` contains a ``google.rpc.Status`` with an ErrorInfo and, for
-invalid fields, a BadRequest, or, for a limit, a RetryInfo. Quoted values are shortened, because clients report a different error
-if the metadata exceeds 8 KiB. An error of authentication has the trailer ``www-authenticate`` instead.
+An error is a gRPC status. The trailer ``grpc-status-details-bin`` contains a ``google.rpc.Status`` with an ErrorInfo. It
+also has a BadRequest for invalid fields, or a RetryInfo for a limit. Quoted values are shortened, because clients report a
+different error if the metadata exceeds 8 KiB. An error of authentication has the trailer ``www-authenticate`` instead.
 """
 
 import logging

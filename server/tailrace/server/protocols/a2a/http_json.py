@@ -2,8 +2,8 @@
 
 Values in the path override members of the body with the same name. The media type of errors is always ``application/json``.
 
-`Version` contains the differences between protocol versions. This module defines version 1.0 (section 11 of the specification):
-each route exists with and without a tenant as its prefix, and errors are ``google.rpc.Status``.
+`Version` contains the differences between protocol versions. This module defines version 1.0 (section 11 of the specification).
+Each route exists with and without a tenant as its prefix. Errors are ``google.rpc.Status``.
 `tailrace.server.protocols.a2a.http_json_v0_3` defines version 0.3.
 """
 

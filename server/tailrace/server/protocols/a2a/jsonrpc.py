@@ -1,8 +1,7 @@
 """The JSON-RPC binding of A2A: all versions have the same URL (A2A 1.0, section 9; A2A 0.3, section 3.2.1).
 
-A request is checked in this order: authentication, media type, JSON, envelope, method, version, parameters. Errors have HTTP
-status 200, except for 415 for another media type, 413 for a body that is too large, 408 for a body that arrives too slowly, and
-errors of authentication.
+A request is checked in this order: authentication, media type, JSON, envelope, method, version, parameters. Most errors have HTTP
+status 200. The exceptions are 415 (another media type), 413 (body too large), 408 (body too slow), and errors of authentication.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Conversion between tailrace's errors and the errors of the official SDK.
 
-The routes of the SDK encode the member ``data`` of an error: its entry ``errors`` becomes the violations of a BadRequest, and its
+The routes of the SDK encode the member ``data`` of an error. Its entry ``errors`` becomes the violations of a BadRequest. Its
 other entries become the metadata of an ErrorInfo.
 """
 

@@ -61,8 +61,8 @@ def read_chat_id(chat_id: str) -> str:
 def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
     """Validate and convert a request.
 
-    ``messages`` is the complete conversation. ``message`` is an alternative that contains only the new message. If the last
-    message is a response, the request contains results of tools or decisions about calls, or asks for another response.
+    The request contains a new message, results of tools or decisions about calls, or asks for another response to the last
+    message. ``messages`` is the complete conversation. ``message`` is an alternative that contains only the new message.
 
     Raises:
         OpenAIError: The request is invalid or unsupported.

@@ -47,7 +47,7 @@ class _Snapshot:
     """Converts the messages of a conversation one after the other.
 
     Args:
-        ran_here: The ids of the calls that the client does not run (see `calls_run_here`), or that wait for an approval.
+        ran_here: The ids of the calls that the client does not run, or that wait for an approval.
     """
 
     def __init__(self, ran_here: frozenset[str]) -> None:

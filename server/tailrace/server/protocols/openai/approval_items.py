@@ -41,8 +41,8 @@ class Decisions(NamedTuple):
     """The approval decisions in the input of a request.
 
     Attributes:
-        items: The input without the approval items of this server. If there are decisions, items up to the last item of the
-            model are also omitted, except for system and developer messages.
+        items: The input without the approval items of this server. If there are decisions, items up to the last item of the model
+            are also omitted. System and developer messages remain.
         decisions: The decisions about pending calls; may be empty.
         response: The id of the response that requested the decisions; empty if ``decisions`` is empty.
     """

@@ -202,7 +202,7 @@ class ConversationsRoutes:
 
 
 async def find_conversation(operations: Operations, name: str, caller: Caller, *, param: str) -> _Record:
-    """Return the record of a conversation of the caller: a context that was created with this API or has messages.
+    """Return the record of a conversation of the caller. A context that has messages is also a conversation.
 
     Args:
         operations: Reads the store.

@@ -448,7 +448,7 @@ def _texts(value: str | list[str] | None) -> tuple[str, ...] | None:
 
 
 def _inner(fields: Mapping[str, Any], name: str, *, nested: bool) -> Mapping[str, Any] | None:
-    """Return the members of an object with a ``type``: in Chat Completions those of a nested object, or None without it."""
+    """Return the members of an object with a ``type``. In Chat Completions, they are in a nested object, or None."""
     inner = fields.get(name) if nested else fields
     return cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else None
 

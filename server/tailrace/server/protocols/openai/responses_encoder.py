@@ -1,8 +1,8 @@
 """Encoder of OpenAI's Responses API: the events of a stream, or the complete response.
 
 The format is described at https://platform.openai.com/docs/api-reference/responses/object and …/responses-streaming. Reasoning
-becomes an item with a summary, because clients display summaries. If the turn fails, an event ``error`` precedes
-``response.failed``, as in OpenAI's API, because some clients read only this event.
+becomes an item with a summary, because clients display summaries. If the turn fails or is cancelled, the stream ends with
+``response.failed``. If it fails, an event ``error`` comes first, because some clients read only this event.
 
 The encoding depends only on the record of the request and on the stored events of the task. A repeated stream of a response
 therefore has the same numbers and bytes.
@@ -364,5 +364,5 @@ def _frame(kind: str, number: float, fields: Fields) -> bytes:
 
 
 def _error_fields(fields: Fields) -> Fields:
-    """Return the members of an event ``error`` as in OpenAI's documentation (top level) and as in its API (in ``error``)."""
+    """Return the members of an event ``error``: at the top level as in OpenAI's documentation, and in ``error`` as in its API."""
     return {**{name: fields[name] for name in ("code", "message", "param")}, "error": fields}

@@ -44,7 +44,7 @@ from tailrace.wrappers.openai.converter import OpenAIConverter
 _KIND: Final = "chat.completion"
 
 MAX_PAGE_COST = 4096
-"""Maximum cost (see `turn_cost`) of the completions on one page, except for the first; corresponds to about 4 MiB."""
+"""Maximum cost (see `turn_cost`) of a page, about 4 MiB. A page ends with the completion that exceeds it."""
 
 
 class _Update(LenientModel):

@@ -82,7 +82,7 @@ def read_turn_id(object_id: str, kind: Kind) -> tuple[str, int]:
 
 
 async def find_turn(operations: Operations, object_id: str, caller: Caller, kind: Kind) -> StoredTurn:
-    """Return a response or stored completion. Clients need not be able to retrieve a response (see `StoredRequest`).
+    """Return a response or stored completion. A response is also returned if clients cannot retrieve it.
 
     Raises:
         OpenAIError: The caller has no such response or stored completion.

@@ -15,7 +15,7 @@ SECRET_PREFIX = "whsec_"  # noqa: S105 — the prefix of secrets in the form of 
 _TOKEN_SECONDS = 300
 
 Signature = Callable[[TaskPushNotificationConfig, str, bytes], Mapping[str, str]]
-"""Returns headers with a signature, for the webhook, the id and the body of the notification."""
+"""A function that returns headers with a signature. Its arguments are the webhook, and the id and body of the notification."""
 
 
 class StandardSignature:
