@@ -27,8 +27,8 @@ class ConversationEdits:
 
     Args:
         agents: The agents, whose input filters check the content.
-        assignment_lock: Returns the lock for adding messages (see `Engine.assignment_lock`), for an owner and the key of a
-            conversation.
+        assignment_lock: Returns the lock for adding messages (see `Engine.assignment_lock`). Its arguments are the owner and the
+            key of the conversation.
     """
 
     def __init__(

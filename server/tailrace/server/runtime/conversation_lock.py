@@ -1,4 +1,4 @@
-"""The locks of conversations, and a block in which a context manager can be entered later."""
+"""The locks of conversations, and a context manager that enters another one later."""
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 from types import TracebackType

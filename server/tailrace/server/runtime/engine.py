@@ -402,7 +402,7 @@ class Engine(TaskAccess):
         return True
 
     def _membership(self) -> AbstractAsyncContextManager[object]:
-        """Return the context manager in which a node belongs to a cluster, until all events are stored."""
+        """Return a context manager in which the node belongs to a cluster. It exits when all events are stored."""
         return nullcontext()
 
     # --- health -------------------------------------------------------------------------------------------------

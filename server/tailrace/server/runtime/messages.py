@@ -208,7 +208,7 @@ def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
 def messages_from_artifacts(
     artifacts: Sequence[Artifact], record: TaskRecord, after_round: int = 0
 ) -> Message | None:
-    """Create the message of a turn from its artifacts, for a handler that yields no messages; None if it would have no parts.
+    """Create the message of a turn from its artifacts, if the handler yielded no message; None if it would have no parts.
 
     Args:
         artifacts: The artifacts that were created or changed since the last message.

@@ -77,11 +77,11 @@ class TurnPreparation:
     async def wait(self, active: ActiveTask, conversation: LazyContext) -> None:
         """Wait for earlier turns of the conversation, and acquire its lock.
 
-        If the next turn begins a branch, also wait for the followed turn, and load the earlier messages.
+        If the next turn begins a branch, also wait for the turn that it follows, and load the earlier messages.
 
         Raises:
             RateLimitError: The earlier turns did not end in time.
-            TaskNotFoundError: The followed turn was deleted.
+            TaskNotFoundError: The turn that the branch follows was deleted.
             StoreError: The conversation cannot be read.
         """
         try:

@@ -20,7 +20,7 @@ _ENTRIES = frozenset(("approval_requests", "tool_calls", "tool_results"))
 """Members of data parts with a list of objects. The member names of these objects are not filtered."""
 
 _JSON_TEXTS = frozenset(("arguments_text", "canonical_arguments"))
-"""Members of these objects with JSON text, which may be incomplete."""
+"""Members of the objects in `_ENTRIES` that contain JSON text. The text may be incomplete."""
 
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}

@@ -176,7 +176,7 @@ class CardEndpoint:
 
     def add_to(self, router: APIRouter) -> None:
         """Add the routes of the card to a router."""
-        # Without an extended card, clients of 0.3 receive the public card at its path.
+        # Without an extended card, its path serves the public card to clients of 0.3.
         paths = (CARD_PATH, OLD_CARD_PATH) if self._has_extended else (CARD_PATH, OLD_CARD_PATH, CARD.path)
         for path in paths:
             router.add_api_route(path, self._at(path), methods=["GET", "HEAD"], include_in_schema=False)

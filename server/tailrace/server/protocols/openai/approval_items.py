@@ -53,7 +53,7 @@ class Decisions(NamedTuple):
 
 
 def pending_items(task: Task) -> list[Fields]:
-    """Return an item for each approval request of a task without a decision."""
+    """Return an item for each undecided approval request of a task."""
     turn = sum(map(is_callers, task.history))
     prefix = f"{REQUEST_PREFIX}_{task.id}_{turn}"
     return [{"id": f"{prefix}_{each.digest}", **approval_item(each)} for each in waiting_requests(task)]

@@ -59,7 +59,7 @@ def received_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[M
 
 
 def shown_messages(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield the messages without options of requests and without decisions. Messages of only decisions are omitted."""
+    """Yield the messages without options of requests and without decisions. Messages that contain only decisions are omitted."""
     for message in messages:
         rest = without_decisions(message)
         if rest is not None:

@@ -66,7 +66,7 @@ def unknown_after(after: str) -> OpenAIError:
 
 
 def list_of(page: Sequence[Fields], *, has_more: bool) -> Fields:
-    """Return the JSON object of a page, whose objects have an ``id``."""
+    """Return the JSON object of a page. The objects on the page have an ``id``."""
     return {
         "object": "list",
         "data": page,

@@ -127,7 +127,7 @@ class PushNotifier:
         At the end, attempts in progress have ``grace`` seconds to complete.
 
         Args:
-            load_task: Returns the task.
+            load_task: Returns the complete task.
             load_snapshot: Returns the task with a history of only the caller's messages and the status messages.
 
         Raises:
@@ -390,9 +390,9 @@ class PushNotifier:
                 await self._client.pause(_STORE_PAUSE)
 
     async def _changes(self, webhook: _Webhook) -> list[tuple[int, TaskState | None]]:
-        """Return the next status changes as event numbers and states.
+        """Return the event numbers and states of the next status changes.
 
-        The state is None if all changes up to the number are joined into one notification.
+        If more than `MAX_MISSED` changes wait, return only the number of the last one, with None as its state.
         """
         task_id = webhook.config.task_id
         found = await self._store.load_status_numbers(task_id, webhook.last_delivered, MAX_MISSED + 1)
