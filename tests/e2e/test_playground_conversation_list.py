@@ -14,7 +14,9 @@ from e2e.playground_echo import (
     call_of,
     chat,
     focused,
+    say,
     titles,
+    until_articles,
     until_texts,
 )
 from support.fixture_contexts import in_own_task
@@ -124,6 +126,33 @@ async def test_no_attachment_is_transferred_for_the_list(browser: "Browser") -> 
         )
         assert len(sizes) >= 3  # the module, the card, the list
         assert sum(sizes) < 300_000
+
+
+async def test_a_file_of_a_conversation_is_transferred_once(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_with_file(page, "look at this", 3_000_000)
+        url = page.url
+        await page.goto("about:blank")
+        await page.goto(url)
+        image = page.locator("article img")
+        await image.wait_for()
+        assert len(await image.get_attribute("src") or "") > 4_000_000
+        sizes = await page.evaluate(
+            "performance.getEntriesByType('resource').map((each) => each.decodedBodySize)"
+        )
+        assert 4_000_000 < sum(sizes) < 4_500_000  # base64
+
+
+async def test_a_branch_shows_the_files_before_it(browser: "Browser") -> None:
+    """Its copies of earlier messages belong to no task."""
+    async with chat(browser, Echo()) as page:
+        await begin_with_file(page, "look at this", 300)
+        await say(page, "more")
+        await until_articles(page, 2)
+        await page.keyboard.press("ArrowUp")
+        await say(page, "something else")
+        await page.get_by_text("You wrote: something else").wait_for()
+        assert len(await page.locator("article img").get_attribute("src") or "") > 400
 
 
 async def test_a_late_response_to_an_earlier_search_changes_nothing(browser: "Browser") -> None:

@@ -318,9 +318,12 @@ export class AgentClient {
 		return this.call("ListTasks", filter);
 	}
 
-	/** The messages of a conversation, or its newest `historyLength` ones, oldest first; a method of the extension. */
-	async conversation(contextId: string, historyLength?: number): Promise<Message[]> {
-		return (await this.call<{ messages?: Message[] }>("GetConversation", { contextId, historyLength })).messages ?? [];
+	/**
+	 * The messages of a conversation, or its newest `historyLength` ones, oldest first; a method of the extension. With
+	 * `omitTaskFiles`, files that `listTasks` returns have no content.
+	 */
+	async conversation(contextId: string, options: { historyLength?: number; omitTaskFiles?: boolean } = {}): Promise<Message[]> {
+		return (await this.call<{ messages?: Message[] }>("GetConversation", { contextId, ...options })).messages ?? [];
 	}
 
 	/** One page of conversations, the newest first; a method of the extension. No messages are read or sent. */

@@ -68,7 +68,7 @@ export class Transcript {
 	/** Put the newest tasks into the order of the conversation: two tabs may send messages at the same time. */
 	async #order(): Promise<void> {
 		const { client, contextId = "" } = this.owner;
-		const messages = await client.conversation(contextId, NEWEST).catch(() => []);
+		const messages = await client.conversation(contextId, { historyLength: NEWEST, omitTaskFiles: true }).catch(() => []);
 		if (this.owner.contextId !== contextId || this.owner.client !== client) return;
 		const positions = new Map<TaskView, number>();
 		for (const view of this.views) {
@@ -91,7 +91,7 @@ export class Transcript {
 	async load(contextId: string): Promise<void> {
 		const { owner } = this;
 		const { client } = owner;
-		const conversation = client.conversation(contextId).catch(() => []); // a method of the extension
+		const conversation = client.conversation(contextId, { omitTaskFiles: true }).catch(() => []); // a method of the extension
 		const tasks = await this.#tasks(contextId);
 		const messages = await conversation;
 		if (owner.contextId !== contextId || owner.client !== client) return;

@@ -570,6 +570,26 @@ async def test_get_conversation_returns_the_messages_of_the_model(tmp_path: Path
     assert after["messages"][2]["metadata"][EXTENSION_URI] == {"by": "agent"}
 
 
+async def test_get_conversation_leaves_out_the_files_of_tasks() -> None:
+    file = {"raw": "aGVsbG8=", "filename": "a.txt", "mediaType": "text/plain"}
+    async with ScriptedUpstream(*(answer(text) for text in ("A.", "B.", "C."))) as upstream:
+        async with agent_at(upstream) as rpc:
+            await rpc.result("SendMessage", message("", contextId="c", parts=[file]))
+            await rpc.result("SendMessage", message("two", contextId="c"))
+            complete = await rpc.result("GetConversation", {"contextId": "c"})
+            branch = {"contextId": "c", "messageId": complete["messages"][2]["messageId"]}
+            fields = {"metadata": {EXTENSION_URI: {"branch": branch}}}
+            task = (await rpc.result("SendMessage", message("", parts=[file], **fields)))["task"]
+            other = {"contextId": task["contextId"], "omitTaskFiles": True}
+            branched = await rpc.result("GetConversation", other)
+            async with rpc.http.get(f"{rpc.url}/conversations/c?omitTaskFiles=true") as response:
+                short = await response.json()
+    without = {**file, "raw": ""}
+    assert [each["parts"][0] for each in complete["messages"][::2]] == [file, {"text": "two"}]
+    assert [each["parts"][0] for each in short["messages"][::2]] == [without, {"text": "two"}]
+    assert [each["parts"][0] for each in branched["messages"][::2]] == [file, without]  # a copy has no task
+
+
 # --- derived handlers -------------------------------------------------------------------------------------------
 
 

@@ -317,6 +317,8 @@ class Operations:
     async def _get_conversation(self, wanted: GetConversationRequest, caller: Caller) -> Conversation:
         length = MAX_CONVERSATION if wanted.history_length is None else wanted.history_length
         messages = await self.conversation(wanted.context_id, caller, min(length, MAX_CONVERSATION))
+        if wanted.omit_task_files:
+            messages = [_without_files(message) if message.task_id else message for message in messages]
         return Conversation(context_id=wanted.context_id, messages=tuple(messages))
 
     async def conversation(
@@ -472,6 +474,12 @@ def _executed(task: Task, last: Event) -> Task:
     if update is None or task.status.state.terminal or task.status.state.interrupted:
         return task
     return task.model_copy(update={"status": update.status})
+
+
+def _without_files(message: Message) -> Message:
+    """Return a message with the names and types of its files, without their content."""
+    parts = tuple(part.model_copy(update={"raw": b""}) if part.raw else part for part in message.parts)
+    return message.model_copy(update={"parts": parts})
 
 
 def _listed(task: Task, request: ListTasksRequest) -> Task:

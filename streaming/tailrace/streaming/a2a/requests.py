@@ -117,10 +117,12 @@ class GetConversationRequest(A2AModel):
     Attributes:
         context_id: The id of the conversation.
         history_length: Maximum number of messages to return, the newest ones; None for 1,000.
+        omit_task_files: True to leave out the content of files in messages of tasks; ListTasks returns it.
     """
 
     context_id: RequiredText
     history_length: HistoryLength | None = None
+    omit_task_files: StrictBool = False
     tenant: Text = ""
 
 
