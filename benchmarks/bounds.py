@@ -51,7 +51,6 @@ def judge(results: Results) -> list[Verdict]:
 
 
 def judge_recorded(costs: Iterable[Cost]) -> list[Verdict]:
-    """Compare the costs of `benchmarks.recorded_streams` with the bound."""
     return [
         Verdict(
             f"recorded {cost.vocabulary}: µs of the median chunk",
@@ -64,7 +63,6 @@ def judge_recorded(costs: Iterable[Cost]) -> list[Verdict]:
 
 
 def judge_rounds(costs: Costs) -> list[Verdict]:
-    """Compare the costs of `benchmarks.agent_rounds` with the bound."""
     return [
         Verdict(
             f"agent-round{where}: ms a round", figure, f"≤ {MAX_MILLISECONDS:g}", figure <= MAX_MILLISECONDS
@@ -74,7 +72,6 @@ def judge_rounds(costs: Costs) -> list[Verdict]:
 
 
 def judge_startups(startups: Iterable[Startup]) -> list[Verdict]:
-    """Compare the startup times with the bound."""
     return [
         Verdict(f"tailrace {item.option}: s", item.seconds, f"≤ {MAX_SECONDS:g}", item.seconds <= MAX_SECONDS)
         for item in startups

@@ -125,7 +125,6 @@ async def respond(turn: Turn) -> AsyncIterator[Update]:
 
 
 def serve() -> None:
-    """Serve the agent on a free port, and print its address."""
     config = uvicorn.Config(
         create_app(Settings(store="sqlite://"), handler=respond), port=0, access_log=False
     )
@@ -302,7 +301,6 @@ def _cpu_times(events: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def load_figures(browser: "Browser", url: str, runs: int) -> list[Figure]:
-    """Measure the first load."""
     sizes: list[float] = []
     paints: list[float] = []
     for _ in range(runs):

@@ -87,7 +87,6 @@ async def paced(turn: Turn) -> AsyncIterator[Update]:
 
 
 def serve(kind: str) -> None:
-    """Serve an agent on a free port, and print its address."""
     app: FastAPI = create_app(Settings(store="sqlite://", bounds=Bounds(max_streams=0)), handler=paced)
 
     @app.get("/measure")
@@ -140,7 +139,6 @@ async def measured(http: aiohttp.ClientSession) -> dict[str, float]:
 
 
 async def measure_server(url: str) -> dict[str, float]:
-    """Measure all figures of one server."""
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as http:

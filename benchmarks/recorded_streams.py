@@ -81,7 +81,6 @@ class Cost:
 
 
 def recordings(folder: Path | None) -> Iterator[Recording]:
-    """Return the bodies in a folder of recordings."""
     if folder is not None and (folder / "INDEX.tsv").exists():
         with (folder / "INDEX.tsv").open(encoding="utf-8", newline="") as rows:
             for row in csv.DictReader(rows, delimiter="\t"):

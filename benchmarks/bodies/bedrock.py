@@ -87,7 +87,6 @@ class InvocationWriter(MessagesWriter):
 
 
 def event_frame(kind: str, fields: dict[str, Any]) -> bytes:
-    """Return one event as a frame."""
     headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
     return frame(headers, compact(fields))
 

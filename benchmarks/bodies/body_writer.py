@@ -137,6 +137,5 @@ def compact(payload: dict[str, Any]) -> bytes:
 
 
 def sse(payload: dict[str, Any], event: str = "") -> bytes:
-    """Return an object as a server-sent event."""
     name = b"event: %s\n" % event.encode() if event else b""
     return b"%sdata: %s\n\n" % (name, compact(payload))

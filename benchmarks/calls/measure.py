@@ -151,7 +151,6 @@ def measure(
 
 
 def _command(place: Place, python: str) -> Command:
-    """Return the command of `OURS` with the counter."""
     assert OURS.command is not None
     ours = OURS.command(place)
     arguments = ours.line[ours.line.index("serve") :]

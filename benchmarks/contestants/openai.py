@@ -48,7 +48,6 @@ def open_stream(stream: inputs.Stream) -> Iterator[ChatCompletionChunk]:
 
 
 def answer(state: State, kind: Kind) -> str:
-    """Return the contents of the accumulated response."""
     message: dict[str, Any] = state.current_completion_snapshot.choices[0].message.to_dict()
     if kind is Kind.REASONING:
         return message["reasoning_content"]

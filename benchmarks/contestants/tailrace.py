@@ -20,7 +20,6 @@ from tailrace.wrappers.providers import find_provider
 
 
 def begun_task() -> TaskRecord:
-    """Return a working task."""
     task = Task(
         id="0f9be7b4-6a3c-4d0c-8f0b-0a3b5a2f1c77",
         context_id="7c0d4a0e-1f4e-4c39-9a53-5a1e4b0a8d21",
@@ -33,7 +32,6 @@ def begun_task() -> TaskRecord:
 
 
 def answer(accumulator: Accumulator, kind: Kind) -> str:
-    """Return the contents of the accumulated response."""
     assembly = accumulator.choices[0]
     if kind is Kind.REASONING:
         return assembly.reasoning
@@ -43,7 +41,6 @@ def answer(accumulator: Accumulator, kind: Kind) -> str:
 
 
 def decoded(part: Part, decoder: ChatCompletionsDecoder) -> list[ChunkWrapper[Any]]:
-    """Return the chunks of a part."""
     return [chunk for data in part.reads for chunk in decoder.feed(data)]
 
 

@@ -115,6 +115,5 @@ class Connection(asyncio.Protocol):
 
 
 async def connect(port: int) -> Connection:
-    """Connect to a server on this machine."""
     _, connection = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port)
     return connection

@@ -46,7 +46,6 @@ async def _connections(order: Order, number: int) -> AsyncGenerator[list[Connect
 
 
 async def _all(work: Sequence[Awaitable[Recording]]) -> list[Recording]:
-    """Return all results."""
     return [await each for each in work]
 
 

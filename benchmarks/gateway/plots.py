@@ -16,7 +16,6 @@ from benchmarks.gateway.servers import SERVERS
 
 
 def draw(found: Findings, folder: Path) -> list[Path]:
-    """Plot all available figures; return the files."""
     lines = (
         _line(
             found,

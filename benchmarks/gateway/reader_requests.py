@@ -11,7 +11,6 @@ _NUMBERS = count(1)
 
 
 def start(dialect: str, plan: Plan) -> bytes:
-    """Return the request that begins a response."""
     if dialect == OPENAI:
         messages = [{"role": "user", "content": plan.prompt}]
         options = {"include_usage": True}
@@ -28,7 +27,6 @@ def subscribe(task: str, after: int | None = None) -> bytes:
 
 
 def cancel(task: str) -> bytes:
-    """Return the request that cancels a task."""
     return _call("CancelTask", {"id": task})
 
 

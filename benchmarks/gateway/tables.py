@@ -58,7 +58,6 @@ def heading(found: Findings) -> Iterator[str]:
 
 
 def table(scenario: Scenario, found: Findings) -> Table:
-    """Return the table of a scenario."""
     result = Table(title=f"{scenario.name}: {scenario.title}", title_justify="left")
     result.add_column("server", no_wrap=True)
     result.add_column(scenario.unit, justify="right", no_wrap=True)

@@ -56,12 +56,10 @@ _CLIENTS: list[Any] = []
 
 
 def client() -> Any:
-    """Return the client of the upstream."""
     return _CLIENTS[0]
 
 
 def make_app(base_url: str) -> Any:
-    """Create the application."""
     _CLIENTS.append(openai.AsyncOpenAI(base_url=base_url, api_key="none"))
     storage, broker = fasta2a_storage.InMemoryStorage(), fasta2a_broker.InMemoryBroker()
     worker = ChatWorker(broker=broker, storage=storage)

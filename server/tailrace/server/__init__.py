@@ -101,7 +101,7 @@ def _escape_record(record: logging.LogRecord) -> bool:
     return PrintableRecords().filter(record)
 
 
-__path__.extend([f"{folder}/deprecated" for folder in __path__])  # for imports by former module names
+__path__.extend([f"{folder}/deprecated" for folder in __path__])  # for imports under former module names
 
 logging.getLogger("tailrace.server").addFilter(_escape_record)
 

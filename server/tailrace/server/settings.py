@@ -140,7 +140,7 @@ class CardSettings(BaseModel):
         description: Description of the agent. The default for a remote agent is the description on its card.
         version: The version of the agent.
         protocol_version: The protocol version of the card for requests without a version. ``both``: a card for clients of 1.0 and
-            of 0.3; if the card is signed, only of 1.0.
+            of 0.3. A signed card is only for clients of 1.0.
         input_modes: Media types that messages may contain (``image/*``); all if empty.
         output_modes: Media types of the agent's output.
         signing_keys: Private keys (PEM files) that sign the card, by key id. The first key also signs push notifications.

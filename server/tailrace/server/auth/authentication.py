@@ -32,8 +32,9 @@ logger = logging.getLogger("tailrace.server")
 class Credentials:
     """The credentials of a request, independent of the protocol.
 
-    Browsers add cookies to requests of any page, and queries appear in links. `bearer` and `api_key` therefore ignore the cookie
-    and the query if ``reads`` is False. An authenticator that reads cookies itself must prevent forged requests, too.
+    A web page of another site can send requests with the user's cookie, or link to a URL with a query. `bearer` and `api_key`
+    therefore ignore the cookie and the query if ``reads`` is False. An authenticator that reads cookies itself must prevent
+    forged requests, too.
 
     Attributes:
         headers: The headers by lower-case name.
@@ -54,7 +55,7 @@ class Credentials:
         return self._read_query_or_cookie(TOKEN_QUERY)
 
     def has_bearer(self, token: str) -> bool:
-        """Return whether `bearer` equals a token. The duration discloses nothing about the token."""
+        """Compare `bearer` with a token in constant time."""
         return hmac.compare_digest(self.bearer.encode(), token.encode())
 
     @property
@@ -159,7 +160,7 @@ class ApiKeys(Authenticator):
         self._users = list(users.items())
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the caller who has the API key. The duration discloses no key."""
+        """Return the caller who has the API key. The comparison takes constant time."""
         api_key = credentials.api_key
         digest = _digest(api_key)
         found = [user for known, user in self._users if hmac.compare_digest(known, digest)]
@@ -176,8 +177,8 @@ class ApiKeys(Authenticator):
 class CombinedAuthenticator(Authenticator):
     """Accepts callers that any of several authenticators accepts.
 
-    If all reject a caller, the raised error is the first one about insufficient permissions; otherwise, the first one about
-    credentials that were present; otherwise, the first one. Its challenge lists the schemes of all authenticators.
+    If all reject a caller, one error is raised. Errors about insufficient permissions are preferred, then errors about
+    credentials that were present. The challenge of the error lists the schemes of all authenticators.
     """
 
     def __init__(self, *authenticators: Authenticator) -> None:

@@ -250,7 +250,7 @@ async def _server(
             agent_name="tailrace demo",
             card={"description": f"{upstream.label}."},
             shutdown_grace=0.0,  # no need to wait for running tasks
-            on_crash="fail",  # the next demo must not continue, or cut, an earlier response
+            on_crash="fail",  # the next demo must not continue an interrupted response
         )
         async with serving(create_app(settings), listener):
             yield url

@@ -249,8 +249,8 @@ def run_app(
     server = _Server(config, limits, on_start)
 
     def end(number: int, _frame: FrameType | None) -> None:
-        # While it serves, uvicorn has its own handlers. It raises the signal again after its shutdown. Before it serves, nothing
-        # is open yet.
+        # While uvicorn serves, it handles signals itself, and raises the signal again after its shutdown. Before it serves, no
+        # connection is open, so the process can end immediately.
         if server.should_exit:
             sys.exit(0)
         os._exit(INTERRUPTED if number == signal.SIGINT else 0)

@@ -104,7 +104,7 @@ class ClusterStore(Store):
         self._stream_ttl = max(1, round(stream_ttl))
         # For each task whose turn this node runs, whether this node has added to the task's stream.
         self._own_tasks: dict[str, bool] = {}
-        # For retries of a batch.
+        # The results of earlier attempts to write the current batch.
         self._persisted: list[TaskWrite] = []
         self._taken_over_tasks: set[str] = set()
         # Tasks of an earlier id of this node, without persisted events. Their writes are refused.

@@ -1,7 +1,7 @@
 """An ASGI extension with which the body of a response is sent after the application has returned.
 
-The coroutines of middleware and routing then return after the head of the response is sent. While a stream is open, their stack
-frames and the request would need a fifth of the memory of a subscriber. Only ``tailrace serve`` supports the extension: it sets
+The coroutines of middleware and routing then end before the body is sent. Otherwise, their stack frames and the request would
+occupy a fifth of the memory of a subscriber. Only ``tailrace serve`` supports the extension: it sets
 ``scope["extensions"]["tailrace.deferred"]``.
 """
 

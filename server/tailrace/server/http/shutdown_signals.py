@@ -22,7 +22,7 @@ _HANDLERS = ("handle_exit", "handle_quit")
 def handle_signals(stop: Callable[[], object]) -> Generator[None]:
     """On SIGTERM and SIGINT during the block, call ``stop``, and then the previous handler of the signal.
 
-    Only in the main thread, and only if the handler is a method of uvicorn's server or gunicorn's worker.
+    Do nothing outside the main thread, or if the previous handler is not a method of uvicorn's server or gunicorn's worker.
 
     Args:
         stop: Called in the running event loop. It may be called several times.
@@ -73,6 +73,6 @@ class _SignalInterceptor:
 
     def remove(self) -> None:
         self._stop = None
-        # A newer interceptor still calls this one.
+        # A newer interceptor remains, and still calls this one.
         if signal.getsignal(self._number) == self.handle_exit:
             signal.signal(self._number, self._handler)

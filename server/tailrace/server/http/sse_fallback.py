@@ -83,7 +83,7 @@ class _Frames:
 
     async def aclose(self) -> None:
         if not self._has_started:
-            # An async generator that has not started does not run its cleanup.
+            # Start the generator in a cancelled scope, because an unstarted generator does not run its cleanup.
             with anyio.CancelScope(shield=True) as scope, suppress(StopAsyncIteration):
                 scope.cancel()
                 await self.__anext__()

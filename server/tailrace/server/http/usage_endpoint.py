@@ -145,7 +145,7 @@ def _read_query(request: Request, caller: str | None) -> tuple[UsageFilter, tupl
         raise InvalidParamsError(f"format must be json or csv, not {shortened(form)}")
     named = query.get("caller")
     if caller is not None and named not in (None, caller):
-        # The response does not disclose whether the caller exists.
+        # Return no usage. The response does not disclose whether the other caller exists.
         start = end
     usage_filter = UsageFilter(
         milliseconds(start),

@@ -8,8 +8,8 @@ The metadata ``remote`` of the agent's messages relates local and remote tasks::
 ``taskId`` is its id, ``task`` is the id of the local task, and ``begun`` is the number of the turn that created the remote task.
 
 While a turn runs, the id of the remote task is in the metadata ``remoteTask`` of the local task. After a crash of this server,
-the turn subscribes to that remote task. If no id was recorded, the turn fails, unless the agent recognizes repeated messages, or
-the handler was created with ``resend``: the message is then sent again.
+the turn subscribes to that remote task. If no id was recorded, the message is sent again if the agent recognizes repeated
+messages, or if ``resend`` is True. Otherwise, the turn fails.
 
 The remote agent cannot distinguish between callers. Ids that callers choose are therefore replaced with
 `Turn.external_context_id` and `Turn.external_message_id`, which are unique among all callers.
@@ -118,7 +118,7 @@ class RemoteAgentHandler(Handler):
                         followed = converter.task_id
                         yield _follows(followed, turn)
                     for at, update in enumerate(updates):
-                        if at:  # a task object may contain many artifacts
+                        if at:  # other tasks run between the artifacts of a large task object
                             await anyio.lowlevel.checkpoint()
                         yield update
         except UpstreamError as error:

@@ -162,8 +162,8 @@ class RemoteAgent:
     ) -> AsyncGenerator[AsyncGenerator[RemoteEvent]]:
         """Send a message as `stream` does, and cancel the remote task if the block ends before the task ends.
 
-        The task is not cancelled if another process may continue it (`tailrace.wrappers.model.MAY_CANCEL`), or if it is in
-        AUTH_REQUIRED and the block ends without an exception: the next message continues the task.
+        The task is not cancelled if another process may continue it (`tailrace.wrappers.model.MAY_CANCEL`). A task in
+        AUTH_REQUIRED is not cancelled if the block ends without an exception, because the next message continues it.
 
         The cancellation may delay the end of the block by `CANCEL_TIMEOUT`, and by twice this time before the first event, which
         has the id of the task.

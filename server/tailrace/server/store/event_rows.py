@@ -33,8 +33,8 @@ def insert_events(connection: Connection, rows: Sequence[Row]) -> None:
 def statements(rows: Sequence[Row], conflict: str = "") -> list[tuple[str, tuple[Any, ...]]]:
     """Return INSERT statements for SQLite with their parameters.
 
-    SQLite's driver reacquires the GIL for every statement, so one statement inserts many rows. Their numbers are powers of two,
-    so that the driver's cache has room for all statements.
+    SQLite's driver reacquires the GIL for every statement, so one statement inserts many rows. The number of rows is a power of
+    two, so that the driver's cache has room for all different statements.
 
     Args:
         rows: The rows to insert.

@@ -101,8 +101,8 @@ tasks = Table(
     Column("events_kept", Boolean, nullable=False, server_default=true()),
     # The node that writes the task, if several servers share the database; NULL for an ended task.
     Column("node", Name),
-    # True if lists of tasks contain the task. Without the column in the indexes, SQLite would read the snapshot, which precedes
-    # it.
+    # True if lists of tasks contain the task. Indexes have this column, because SQLite would otherwise read the large snapshot,
+    # which precedes the column in the row.
     Column("listed", Boolean, nullable=False, server_default=true()),
     Index("tasks_by_context", "owner", "context_id", "listed"),
     Index("tasks_by_time", "owner", "listed", "updated", "id"),

@@ -2,9 +2,9 @@
 
 The driver blocks, and a cancellation cannot interrupt a transaction. Most write transactions only add a few events. They run in
 the event loop: SQLite adds the events to its write-ahead log (below: the log) without waiting for the disk
-(``synchronous=NORMAL``), which takes less time than a round trip to a thread. All other work runs in threads. Such a write also
-runs in a thread if it must survive a loss of power, if another write is running, or if another program has the database locked. A
-database in memory has one connection, which the writing thread also uses for reads.
+(``synchronous=NORMAL``), which takes less time than a round trip to a thread. A write of events runs in a thread if it must
+survive a loss of power, if another write is running, or if another program has the database locked. All other work always runs in
+threads. A database in memory has one connection, which the writing thread also uses for reads.
 """
 
 import asyncio

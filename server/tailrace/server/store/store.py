@@ -84,7 +84,7 @@ MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Maximum bytes of the stored tasks of one page."""
 
 MAX_CONVERSATION_BYTES = 32 * 1024 * 1024
-"""Maximum bytes of the messages that are loaded for a conversation or a task. . The newest messages are loaded."""
+"""Maximum bytes of the messages that are loaded for a conversation or a task. The newest messages are loaded."""
 
 
 class Store(StoreWrites):

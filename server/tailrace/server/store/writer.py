@@ -66,7 +66,7 @@ class StoreWrites:
         self._database = database
         self._retention = retention
         self._in_doubt = False
-        self._has_deletions = False  # deleted tasks may still have events
+        self._has_deletions = False  # True if deleted tasks may still have events
         self._is_purged = False  # an earlier process may have ended before `purge`
         self._keys = SecretKeys()
         self._webhook_rows = PushConfigRows(self._keys)

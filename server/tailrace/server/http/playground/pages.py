@@ -106,7 +106,7 @@ class _File:
 
 
 def _playground_route(base: type[APIRoute]) -> type[APIRoute]:
-    """Return a route class whose routes do not match a request that another route of the application matches.
+    """Return a route class whose routes match a request only if no other route of the application matches it.
 
     Applications may include the router before their own routes.
     """
