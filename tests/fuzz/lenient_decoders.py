@@ -14,7 +14,7 @@ from tailrace.wrappers.bedrock.chunk_wrapper import BedrockWrapper
 from tailrace.wrappers.bedrock.decoder import BedrockDecoder
 from tailrace.wrappers.bedrock.events import ConverseEvents
 from tailrace.wrappers.decoding.decoder import EventDecoder, ResponseDecoder
-from tailrace.wrappers.decoding.framing import JSONDecoder
+from tailrace.wrappers.decoding.json_framing import JSONDecoder
 
 # pyright: reportPrivateUsage=false
 # The fast tier is private: no option disables it.

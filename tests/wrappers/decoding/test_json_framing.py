@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from support.scenarios import cut_at, in_reads
 from support.strategies import json_objects
-from tailrace.wrappers.decoding.framing import JSONDecoder, ServerSentEvent
+from tailrace.wrappers.decoding.framing import ServerSentEvent
+from tailrace.wrappers.decoding.json_framing import JSONDecoder
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 
 

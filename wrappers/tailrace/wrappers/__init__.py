@@ -4,7 +4,8 @@ The layer converts the streamed responses and the messages of these APIs to comm
 This package exports the common types. Each provider has a subpackage, for example `tailrace.wrappers.anthropic`.
 """
 
-from tailrace.wrappers.assembly.message_assembly import Change, Channel, MessageAssembly
+from tailrace.wrappers.assembly.changes import Change, Channel
+from tailrace.wrappers.assembly.message_assembly import MessageAssembly
 from tailrace.wrappers.chunks import (
     ChunkDetails,
     ChunkWrapper,

@@ -42,7 +42,8 @@ from tailrace.streaming.conversion.message_conversion import (
     to_common_message,
 )
 from tailrace.streaming.conversion.published_artifacts import PublishedArtifact
-from tailrace.streaming.task.task_record import GrowingArtifact, agent_message
+from tailrace.streaming.task.growing_artifact import GrowingArtifact
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import (
     ContentPart,

@@ -5,11 +5,10 @@ same for all providers. `tailrace.streaming.Accumulator` has one `MessageAssembl
 does not depend on the length of the response.
 """
 
-from enum import StrEnum
 from typing import Any
 
-import msgspec
-
+from tailrace.wrappers.assembly.changes import Change, Channel
+from tailrace.wrappers.assembly.repeated_reasoning import RepeatedReasoning
 from tailrace.wrappers.assembly.tool_calls import ToolCallAssembly
 from tailrace.wrappers.chunks import (
     BlockDelta,
@@ -33,38 +32,6 @@ from tailrace.wrappers.messages import (
     join_surrogates,
     to_utf8,
 )
-
-
-class Channel(StrEnum):
-    """Type of content in a response."""
-
-    TEXT = "text"
-    REASONING = "reasoning"
-    REFUSAL = "refusal"
-    TOOL_CALL = "tool_call"
-    PART = "part"
-
-
-class Change(msgspec.Struct, frozen=True, gc=False):
-    """A change of the message by one delta.
-
-    Attributes:
-        channel: The type of the content that changed.
-        choice: Index of the choice.
-        text: The added text: visible text, reasoning, a refusal, or a fragment of a call's arguments. Empty if there is none. A
-            fragment of arguments may end between the two halves of a surrogate pair.
-        call: The position of the tool call in the message, from 0; -1 for other changes.
-        part: The added part (a file, data, the result of a server tool); None if the channel is not PART.
-        restarts: True if the previous content of the choice must be discarded. Such a change adds no content.
-    """
-
-    channel: Channel
-    choice: int
-    text: str
-    call: int = -1
-    part: ContentPart | None = None
-    restarts: bool = False
-
 
 MAX_PARTS = 10_000
 """Maximum number of parts in one message: blocks of text or reasoning, calls, files, and other parts."""
@@ -108,39 +75,6 @@ class _Block:
         if self.channel is _TEXT:
             return ContentPartText(text=text, metadata=metadata)
         return ContentPartReasoning(text=text, signature=signature or None, metadata=metadata)
-
-
-class _RepeatedReasoning:
-    """Removes reasoning that some servers repeat in a second field (see `ChunkDetails.is_second_field`)."""
-
-    __slots__ = ("_at", "_fragments", "_plain", "_text")
-
-    def __init__(self, *, plain: bool) -> None:
-        self._plain = plain  # True if the usual field has had reasoning; the second field is then ignored
-        self._fragments: list[str] = []  # reasoning that has arrived only in the second field
-        self._text: str | None = None  # the joined fragments, while the usual field may repeat them
-        self._at = 0  # number of characters that the usual field has repeated
-
-    def add_second_field(self, text: str) -> str:
-        if self._plain:
-            return ""
-        self._fragments.append(text)
-        return text
-
-    def add_usual_field(self, text: str) -> str:
-        if not self._plain:
-            self._plain = True
-            self._text = "".join(self._fragments)
-            self._fragments.clear()
-        if self._text is None:
-            return text
-        if self._text.startswith(text, self._at):
-            self._at += len(text)
-            return ""
-        remaining = len(self._text) - self._at
-        repeats = text.startswith(self._text[self._at :]) if remaining <= len(text) else False
-        self._text = None
-        return text[remaining:] if repeats else text
 
 
 class MessageAssembly:
@@ -193,7 +127,7 @@ class MessageAssembly:
         self._waiting: list[BlockDelta] = []
         self._extra = FieldFold()
         # Not None after reasoning has arrived in a second field.
-        self._repeated_reasoning: _RepeatedReasoning | None = None
+        self._repeated_reasoning: RepeatedReasoning | None = None
         self.finish: FinishMessage | None = None
         self.replaced_calls: tuple[tuple[str, str], ...] = ()
 
@@ -515,11 +449,11 @@ class MessageAssembly:
             self._by_id[call.id] = call
 
     def _without_repetition(self, reasoning: str, is_second_field: bool) -> str:
-        """Return the new part of a reasoning text (see `_RepeatedReasoning`)."""
+        """Return the new part of a reasoning text (see `RepeatedReasoning`)."""
         state = self._repeated_reasoning
         if state is None:
             block = self._latest(_REASONING)
-            state = self._repeated_reasoning = _RepeatedReasoning(
+            state = self._repeated_reasoning = RepeatedReasoning(
                 plain=block is not None and bool(block.encoded)
             )
         return state.add_second_field(reasoning) if is_second_field else state.add_usual_field(reasoning)

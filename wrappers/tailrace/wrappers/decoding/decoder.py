@@ -14,7 +14,8 @@ import msgspec
 
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.decoding.error_reports import provider_error
-from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES, JSONDecoder, ServerSentEvent, SSEDecoder
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES, ServerSentEvent, SSEDecoder
+from tailrace.wrappers.decoding.json_framing import JSONDecoder
 from tailrace.wrappers.decoding.json_value_counter import count_json_values
 from tailrace.wrappers.decoding.lenient_json import as_mappings, read_json
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
