@@ -239,7 +239,7 @@ class Search:
                 self.found.setdefault(place, set()).add(form)
 
     def look_at_json(self, place: str, values: Sequence[Any]) -> None:
-        """Search the texts of JSON values, joined by member and item."""
+        """Search the texts of JSON values, after joining the texts of each item and member."""
         for text in _item_texts(values).values():
             self.look(place, text)
 

@@ -99,7 +99,7 @@ class McpServer:
 
 
 class WithSessions:
-    """The application of an `McpServer`, which treats each client like one before 2026, with sessions.
+    """The application of an `McpServer`, which treats each client as a client of a protocol version with sessions (before 2026).
 
     Attributes:
         sessions: The ids of sessions, as clients name them.

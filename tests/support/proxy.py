@@ -37,7 +37,7 @@ class CuttingProxy:
         self._lost: set[asyncio.StreamWriter] = set()
 
     def cut_after(self, *sizes: int) -> None:
-        """Cut all connections after each of these numbers of further bytes from the server."""
+        """Cut all connections after ``sizes[0]`` bytes from the server, then after ``sizes[1]`` further bytes, and so on."""
         self._budgets = list(sizes)
 
     def turn_to(self, target: str) -> None:

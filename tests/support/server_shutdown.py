@@ -4,7 +4,7 @@ import asyncio
 
 from anyio.lowlevel import checkpoint
 
-# Iterations of the event loop from accepting a connection to the handler.
+# Iterations of the event loop from accepting a connection to the call of its handler.
 _ITERATIONS = 5
 
 

@@ -21,7 +21,7 @@ PIECE = TextDelta("text", "0123456789")
 
 
 class Written:
-    """A task with persisted events, the newest of them in memory.
+    """A task whose events are persisted. The newest ones are also in memory.
 
     Attributes:
         events: All published events.
