@@ -52,7 +52,6 @@ class TurnDelta(msgspec.Struct, frozen=True):
 
     Attributes:
         output: Visible text.
-        reasoning: Reasoning text.
         messages: Messages that are complete.
         metadata: New or changed metadata of the responses.
         files: Files sent as bytes.
@@ -470,13 +469,11 @@ class _CollectedResponse(Accumulator):
         self._collect = collect
 
     def add_all(self, chunks: Iterable[ChunkWrapper[Any]]) -> list[Change]:
-        """Add several chunks; see `Accumulator.add_all`."""
         changes = super().add_all(chunks)
         self._collect(self, changes)
         return changes
 
     def close(self, error: UpstreamError | None = None) -> list[Change]:
-        """End the response; see `Accumulator.close`."""
         changes = super().close(error)
         self._collect(self, changes)
         return changes

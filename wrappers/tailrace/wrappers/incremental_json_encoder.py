@@ -71,7 +71,6 @@ class _Steps:
         return value
 
     def completed(self, encoded: bytes) -> bytes:
-        """Replace the placeholders in the encoded JSON."""
         placeholders = re.compile(b"(" + b"|".join(map(re.escape, self._large)) + b")")
         fragments: list[bytes] = []
         for fragment in placeholders.split(encoded):

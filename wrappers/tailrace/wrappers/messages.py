@@ -260,7 +260,6 @@ class ContentPartToolCall(_Model):
 
     Attributes:
         id: The id of the call and of its result.
-        name: The name of the tool.
         arguments: The parsed arguments; ``{}`` if the model sent no arguments or invalid arguments.
         arguments_json: The model's JSON text for ``arguments``, for later requests. None if it equals ``json.dumps(arguments,
             ensure_ascii=False)``. It may differ in white space, escapes, repeated keys and the form of numbers (``1e2``). Calls
@@ -313,7 +312,6 @@ class ContentPartToolResult(_Model):
     """The result of a tool call.
 
     Attributes:
-        id: The id of the call.
         name: The name of the tool; ``"unknown"`` if neither the provider's result nor a known call contains it.
         output: The output of the tool: any JSON value, usually text.
         is_error: True if the tool failed. ``output`` then describes the error.
@@ -344,7 +342,6 @@ class Message(_Model):
     """One message of a conversation. One message of the role TOOL contains the results of all client tools that a response calls.
 
     Attributes:
-        role: The author.
         content: The parts, in order.
         metadata: Fields that do not belong to a single part (refusal, finish reason, ids of the provider, …).
     """

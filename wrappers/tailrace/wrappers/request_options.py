@@ -57,7 +57,6 @@ class OutputFormat(_Model):
 
     Attributes:
         schema_: The JSON schema of the output (``schema`` in JSON); None for any JSON object.
-        name: The name of the schema.
         description: A description of the output for the model.
         strict: True if the output must match the schema, False if it may differ; None for the provider's default.
     """
@@ -84,10 +83,8 @@ class RequestOptions(_Model):
         parallel_tool_calls: True if one response may contain several tool calls; None for the provider's default.
         output: The format of JSON output; None for text.
         max_output_tokens: Maximum number of output tokens.
-        temperature: Sampling temperature.
         top_p: Nucleus sampling: only the most likely tokens with this total probability (0 to 1) are considered.
         stop: Texts at which the model stops.
-        seed: Seed for sampling.
         presence_penalty: Penalty for tokens that already occur in the text.
         frequency_penalty: Penalty for tokens that grows with their frequency in the text.
         reasoning_effort: Amount of reasoning: ``none``, ``minimal``, ``low``, ``medium``, ``high``, …

@@ -65,9 +65,6 @@ class A2AError(ProtocolError):
         status: The name of the gRPC status, also in the body of an HTTP+JSON error.
         reason: The value of ``ErrorInfo.reason``.
         message: The standard message.
-        detail: See above.
-        metadata: See above.
-        violations: See above.
     """
 
     code: ClassVar[int]

@@ -51,12 +51,7 @@ TRANSITIONS: Mapping[TaskState, frozenset[TaskState]] = {
 
 
 class IllegalTransition(ProtocolError):
-    """A transition that the table does not allow.
-
-    Attributes:
-        current: The state of the task.
-        wanted: The requested state.
-    """
+    """A transition that the table does not allow."""
 
     def __init__(self, current: TaskState, wanted: TaskState) -> None:
         super().__init__(

@@ -132,10 +132,7 @@ class Part(A2AModel):
     Attributes:
         text: Text, which may be empty.
         raw: The content of a file as bytes (base64 in JSON).
-        url: The URL of a file.
         data: Any JSON value, including null.
-        metadata: Metadata of the part.
-        filename: The name of the file for display.
         media_type: The media type of the content, for example ``text/plain`` or ``image/png``.
     """
 
@@ -192,11 +189,9 @@ class Message(A2AModel):
 
     Attributes:
         message_id: The id, which the author creates.
-        role: The role of the author.
         parts: The content, at least one part.
         context_id: The id of the conversation; empty to let the receiver choose.
         task_id: The task of the message; empty for none.
-        metadata: Metadata of the message.
         extensions: URIs of the extensions that the message uses.
         reference_task_ids: Other tasks as context for this message.
     """
@@ -215,7 +210,6 @@ class TaskStatus(A2AModel):
     """The status of a task.
 
     Attributes:
-        state: The state of the task.
         message: A message of the agent about the state, or None.
         timestamp: The time of the change; None if it is unknown.
     """
@@ -231,9 +225,6 @@ class Artifact(A2AModel):
     Attributes:
         artifact_id: An id that is unique in the task.
         parts: The content, at least one part.
-        name: The name for display.
-        description: A description for display.
-        metadata: Metadata of the artifact.
         extensions: URIs of the extensions that the artifact uses.
     """
 
@@ -250,11 +241,9 @@ class Task(A2AModel):
 
     Attributes:
         id: The id, which the server creates.
-        status: The current status.
         context_id: The id of the conversation.
         artifacts: The outputs so far.
         history: The messages, oldest first.
-        metadata: Metadata of the task.
     """
 
     id: RequiredText
@@ -278,12 +267,9 @@ class TaskArtifactUpdateEvent(A2AModel):
     """The event of a new artifact, or of further content of an artifact.
 
     Attributes:
-        task_id: The id of the task.
-        context_id: The id of the conversation.
         artifact: The artifact with its new parts.
         append: True to append the parts to the existing artifact; False to create or replace the artifact.
         last_chunk: True if no further content of the artifact follows.
-        metadata: Metadata of the event.
     """
 
     task_id: RequiredText
@@ -322,7 +308,6 @@ class AgentInterface(A2AModel):
     """An address and protocol of an agent.
 
     Attributes:
-        url: The URL of the agent.
         protocol_binding: ``JSONRPC``, ``GRPC``, ``HTTP+JSON``, or the URI of another binding.
         protocol_version: Major and minor version, for example ``1.0``.
         tenant: The tenant for every request; empty for none.
@@ -341,7 +326,6 @@ class AgentExtension(A2AModel):
         uri: The URI that identifies the extension.
         description: The purpose of the extension in this agent.
         required: True if clients must support the extension.
-        params: Settings of the extension.
     """
 
     uri: RequiredText
@@ -364,7 +348,6 @@ class AgentSkill(A2AModel):
 
     Attributes:
         id: An id that is unique in the card.
-        name: The name for display.
         description: A description for people, and for models that select an agent.
         tags: Keywords, at least one.
         examples: Prompts that show the skill.
@@ -390,17 +373,10 @@ class AgentCard(A2AModel):
     """The description of an agent.
 
     Attributes:
-        name: The name for display.
-        description: The purpose of the agent.
-        version: The version of the agent.
         supported_interfaces: The addresses of the agent, the preferred address first; at least one.
-        capabilities: The optional capabilities.
         default_input_modes: Accepted media types; at least one.
         default_output_modes: Media types of the output; at least one.
         skills: The skills of the agent; at least one.
-        provider: The organization that provides the agent, or None.
-        documentation_url: The URL of the documentation.
-        icon_url: The URL of an icon.
         security_schemes: The security schemes by name, in the format of the proto. Not validated.
         security_requirements: Security requirements, of which a caller must meet one. Not validated.
         signatures: JSON Web Signatures of the card. Not validated.

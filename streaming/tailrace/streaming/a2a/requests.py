@@ -55,7 +55,6 @@ class TaskPushNotificationConfig(A2AModel):
         task_id: The id of the task; empty in a `SendMessageConfiguration`.
         token: Token in each push notification, as proof of its origin. Secret.
         authentication: Authentication that the webhook requires; None for none.
-        tenant: The tenant, if the agent has several.
     """
 
     url: RequiredText
@@ -115,7 +114,6 @@ class GetConversationRequest(A2AModel):
     """Parameters of GetConversation, an operation of tailrace's extension.
 
     Attributes:
-        context_id: The id of the conversation.
         history_length: Maximum number of messages to return, the newest ones; None for 1,000.
         omit_task_files: True to leave out the content of files in messages of tasks; ListTasks returns it.
     """
@@ -130,7 +128,6 @@ class Conversation(A2AModel):
     """Result of GetConversation.
 
     Attributes:
-        context_id: The id of the conversation.
         messages: The newest messages as the agent receives them, oldest first; empty if the caller has no such conversation.
     """
 
@@ -154,7 +151,6 @@ class ListConversationsRequest(A2AModel):
         page_token: ``next_page_token`` of the previous page, with the same filters; empty for the first page.
         related_to: Select the conversation with this id, the conversations from which it was branched, and the branches of any of
             these; empty for all.
-        tenant: The tenant, if the agent has several.
     """
 
     query: Annotated[Text, Field(max_length=MAX_TITLE)] = ""
@@ -187,7 +183,6 @@ class ListedConversation(A2AModel):
     """A conversation in a list.
 
     Attributes:
-        context_id: The id of the conversation.
         title: The title; by default, the first words of the first message. Empty if it has neither text nor a file with a name.
         create_time: The time of the caller's first message.
         update_time: The time of the caller's newest message.
@@ -217,9 +212,7 @@ class RenameConversationRequest(A2AModel):
     """Parameters of RenameConversation, an operation of the extension. The result is a `ListedConversation`.
 
     Attributes:
-        context_id: The id of the conversation.
         title: The new title; empty for the default title.
-        tenant: The tenant, if the agent has several.
     """
 
     context_id: RequiredText
@@ -253,7 +246,6 @@ class ListTasksRequest(A2AModel):
     """Parameters of ListTasks. A task must match all filters that are set.
 
     Attributes:
-        tenant: The tenant, if the agent has several.
         context_id: Select tasks of this conversation.
         status: Select tasks in this state; ``TASK_STATE_UNSPECIFIED`` or None for any state.
         page_size: Maximum number of tasks, 1 to 100.
@@ -291,7 +283,6 @@ class ListTasksResponse(A2AModel):
 
     Attributes:
         tasks: Tasks of the page, sorted by the timestamp of their status, newest first.
-        next_page_token: Token of the next page; empty on the last page.
         page_size: Number of tasks on this page.
         total_size: Number of tasks on all pages.
     """

@@ -32,7 +32,6 @@ class ChatResult(Generic[T]):
             are no open calls.
         messages: The complete new messages: first the prompt, then for each round the message of the model and the
             message with the tool results.
-        reasoning: Reasoning text.
         finish_reason: The finish reason of the last response; None if it had none. In a stream, only the last result contains
             it.
         usage: The token counts of all requests; None if none were reported. In a stream, only the last result contains it.

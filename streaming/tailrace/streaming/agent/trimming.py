@@ -89,7 +89,6 @@ def estimate_tokens(message: Message) -> int:
 
 
 def _is_user_message(message: Message) -> bool:
-    """Return True if a message is from the user and has content other than tool results."""
     only_results = message.content and all(
         isinstance(part, ContentPartToolResult) for part in message.content
     )

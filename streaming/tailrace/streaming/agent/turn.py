@@ -129,9 +129,6 @@ class AgentTurn:
         max_rounds: Maximum number of rounds in the turn.
         needs_approval: Function that returns True for a call that may run only after an approval.
         decided: Calls of the history whose approvals have been decided; None if there are none.
-
-    Attributes:
-        accumulator: The accumulator of the turn.
     """
 
     __slots__ = (

@@ -35,8 +35,6 @@ class A2AArtifact:
 
     Attributes:
         parts: The content, in the format of the response's A2A version.
-        name: The name for display.
-        description: The description for display.
         metadata: The metadata of the artifact, with tailrace's data under the URI of its extension.
     """
 
@@ -67,7 +65,6 @@ class A2ATaskResult:
         task_id: The id of the task; empty if the response has no id.
         status: The name of the state before A2A 1.0: ``"submitted"``, ``"working"``, ``"completed"``, ``"failed"``,
             ``"canceled"``, ….
-        artifacts: The outputs so far.
         messages: The messages in the response, oldest first, and then the message of the status.
         error: The reason for a failure; None if there is none.
     """
@@ -207,7 +204,6 @@ def _artifact(fields: Fields) -> A2AArtifact:
 
 
 def _texts(parts: Iterable[Fields]) -> list[str]:
-    """Return the texts of the parts. Reasoning and empty texts are omitted."""
     return [
         part["text"]
         for part in parts

@@ -197,7 +197,6 @@ def is_callers(message: A2AMessage) -> bool:
 
 
 def _role_of(role: A2ARole, content: Iterable[ContentPart]) -> Role:
-    """Return the role of a message without a role in its metadata."""
     if role is A2ARole.AGENT:
         return Role.MODEL
     return Role.TOOL if any(isinstance(part, ContentPartToolResult) for part in content) else Role.USER
@@ -311,7 +310,6 @@ def _common_parts(part: Part) -> list[ContentPart]:
 
 
 def _tool_entries(data: object) -> tuple[list[object], list[object]] | None:
-    """Return the tool calls and tool results in the data of a part; None for other data."""
     if not isinstance(data, Mapping):
         return None
     fields = cast("Mapping[str, object]", data)

@@ -17,7 +17,6 @@ class PublishedArtifact(msgspec.Struct, frozen=True):
     """A published artifact of a response.
 
     Attributes:
-        artifact: The artifact.
         is_open: True if more content of the artifact is expected.
         is_new: True if the interrupted turn created or extended the artifact.
     """
@@ -85,7 +84,6 @@ class _PublishedText:
         self.is_complete = False  # True after the complete text has been received again or replaced
 
     def feed(self, text: str, *, last: bool) -> Sequence[Update]:
-        """Return the updates for the next fragment of the text."""
         length = min(len(text), len(self._text) - self._length)
         is_same = self._text.startswith(text[:length], self._length)
         if not is_same or (last and self._length + len(text) < len(self._text)):

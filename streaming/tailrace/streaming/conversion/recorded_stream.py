@@ -38,10 +38,6 @@ class StreamConversion:
         task_id: The id of the task; empty to create an id.
         context_id: The id of the conversation; empty to create an id.
         think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
-
-    Attributes:
-        record: The record of the task.
-        accumulator: The accumulator of the response.
     """
 
     def __init__(

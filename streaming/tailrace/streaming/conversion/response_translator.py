@@ -63,7 +63,6 @@ class ResponseTranslator:
         results: The number of tool results that were published earlier with this turn and round.
 
     Attributes:
-        accumulator: The accumulator of the response.
         model: The model that writes the response, as ``provider:name``; empty if it is unknown.
     """
 
@@ -225,7 +224,6 @@ class ResponseTranslator:
         return self._read_used_ids()
 
     def _arguments(self, change: Change) -> list[Update]:
-        """Return the updates for a fragment of a call's arguments, which the complete call replaces later."""
         known = (change.choice, change.call) in self._calls
         call = self._call_artifact(change.choice, change.call)
         text = call.complete_text(change.text)
@@ -366,8 +364,6 @@ def calls_message(calls: Sequence[ContentPartToolCall]) -> Message:
 
 
 class _CallArtifact:
-    """The artifact of one tool call."""
-
     __slots__ = ("_metadata", "_surrogate", "artifact_id")
 
     def __init__(self, artifact_id: str, fields: dict[str, Any]) -> None:

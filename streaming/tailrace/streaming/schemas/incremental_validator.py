@@ -49,7 +49,6 @@ class _Container:
 
     Attributes:
         states: The alternatives that are still possible.
-        is_object: True for an object.
         path: The path in the complete value, for messages. It contains only names that are in the schema.
         names: The names of the members so far.
         name: The name of the current member.

@@ -221,7 +221,6 @@ def _kinds_of(part: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _prefix_items(part: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the schemas of the first items of an array, one for each position."""
     items = part.get("items")
     return cast("Sequence[Any]", items if isinstance(items, list) else part.get("prefixItems", ()))
 

@@ -62,9 +62,6 @@ class OutputReader:
         output_format: The output format of the request.
         validate: Function that converts a JSON value to the result. It raises a ValueError with the reason if the value does not
             match the format.
-
-    Attributes:
-        format: The output format of the request.
     """
 
     def __init__(self, output_format: OutputFormat, validate: Callable[[Any], object]) -> None:
@@ -195,7 +192,6 @@ class OutputReader:
 
 
 def _unfenced(text: str) -> str:
-    """Return a text without the code fence around it."""
     stripped = text.strip()
     first, newline, rest = stripped.partition("\n")
     if not (newline and first[:3] == "```" and first[3:].strip().lower() in ("", "json")):

@@ -55,10 +55,8 @@ class TaskRecord:
         number: The number of the last event that ``task`` includes; 0 before the first event.
 
     Attributes:
-        id: The task's id.
         context_id: The id of the task's conversation.
         number: The number of the last event.
-        status: The current status.
         history: The messages of the task, oldest first.
     """
 
@@ -398,7 +396,6 @@ class TaskRecord:
                 record.open = False
 
     def _store_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Add the metadata of a status (usage, finish reason, …) to the metadata of the task."""
         known = extension_metadata(self._metadata)
         self._metadata |= metadata
         if known:

@@ -15,7 +15,6 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
     """Text to append to the last text part of an artifact that exists and is not complete.
 
     Attributes:
-        artifact_id: The id of the artifact.
         text: The text. It may be empty only if ``last`` is True.
         last: True if no further content of the artifact follows (``lastChunk``).
     """

@@ -113,8 +113,6 @@ class ApprovalRequest:
     """A call that waits for an approval.
 
     Attributes:
-        call_id: The id of the call.
-        name: The name of the tool.
         arguments: The canonical JSON of the arguments.
         digest: The digest of the call.
         expires_at: The time after which the call cannot be approved.
@@ -162,7 +160,6 @@ class RecordedDecision:
     """A decision that the server recorded in the conversation.
 
     Attributes:
-        call_id: The id of the call.
         digest: The digest of the call to run, with the replaced arguments of ``edit``.
         decision: See `ApprovalDecision`.
         reason: See `ApprovalDecision`.

@@ -100,7 +100,6 @@ def _mcp_tools(spec: str, server: str) -> McpToolset:
 
 
 def _imported(spec: str, module: str, name: str) -> object:
-    """Return the value of a name in a module."""
     # An installed program does not search the current folder for modules. Add the folder at the end of the path, so that its
     # files do not shadow installed modules.
     if os.getcwd() not in sys.path and "" not in sys.path:

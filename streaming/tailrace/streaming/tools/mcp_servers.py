@@ -12,8 +12,6 @@ class StdioServer:
     """An MCP server that is a program, with messages on its standard input and output.
 
     Attributes:
-        command: The program.
-        arguments: The arguments of the program.
         env: Additional environment variables. The program inherits only those that every program needs (``PATH``, ``HOME``, …),
             and therefore no keys of providers.
         cwd: The working folder; None for the current folder.
@@ -31,10 +29,6 @@ class StdioServer:
 @dataclass(frozen=True)
 class HttpServer:
     """An MCP server at a URL (Streamable HTTP transport).
-
-    Attributes:
-        url: The URL of the server.
-        headers: Headers for every request.
 
     Raises:
         ConfigurationError: The URL is not an HTTP URL.

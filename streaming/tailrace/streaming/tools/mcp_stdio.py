@@ -185,7 +185,6 @@ class _Output:
             )
 
     async def aclose(self) -> None:
-        """Stop reading. The pipe is closed when the program has ended."""
         self._at_end = True
         self._lines.clear()
 
@@ -206,7 +205,6 @@ class _Input:
             await self._stdin.send(text.encode() + b"\n")
 
     async def aclose(self) -> None:
-        """Close the standard input."""
         await self._stdin.aclose()
 
 

@@ -24,7 +24,6 @@ class _MessageStream:
         self._end_event = end_event
 
     async def aclose(self) -> None:
-        """Close the stream."""
         await self._stream.aclose()
 
     async def __aenter__(self) -> Self:

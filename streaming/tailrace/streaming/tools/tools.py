@@ -441,7 +441,6 @@ def _fields(
 
 
 def _is_context(hint: object) -> bool:
-    """Return True if a type hint is ``ToolContext`` or ``ToolContext | None``."""
     if get_origin(hint) is Annotated:
         return _is_context(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -451,7 +450,6 @@ def _is_context(hint: object) -> bool:
 
 
 def _without_partial(function: ToolFunction) -> ToolFunction:
-    """Return the function inside ``functools.partial``."""
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     return function

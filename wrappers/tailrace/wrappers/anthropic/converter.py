@@ -86,7 +86,6 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
     """Stateless converter between conversations and messages of the Messages API.
 
     Attributes:
-        id_pattern: Regular expression of valid tool call ids.
         opening_text: Text of the user message that is inserted before a first message of the model.
     """
 

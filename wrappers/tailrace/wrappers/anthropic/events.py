@@ -235,7 +235,6 @@ class MessageEvents:
         return wrappers
 
     def _read_complete_message(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
-        """Read a complete message, which may repeat the streamed message."""
         if _identifier(event.get("id")) == self._id and self._next > self._offset:
             event = {**event, "content": None}
         self._open = self._open and _identifier(event.get("id")) != self._id

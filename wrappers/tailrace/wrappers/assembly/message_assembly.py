@@ -66,7 +66,6 @@ class _Block:
             self.metadata.add(delta.metadata)
 
     def part(self) -> ContentPart | None:
-        """Return the block as a part; None if it is empty."""
         text = from_utf8(self.encoded)
         metadata = self.metadata.to_dict() if self.metadata is not None else {}
         signature = "".join(self.signature)
@@ -449,7 +448,6 @@ class MessageAssembly:
             self._by_id[call.id] = call
 
     def _without_repetition(self, reasoning: str, is_second_field: bool) -> str:
-        """Return the new part of a reasoning text (see `RepeatedReasoning`)."""
         state = self._repeated_reasoning
         if state is None:
             block = self._latest(_REASONING)

@@ -23,7 +23,6 @@ class ToolCallAssembly:
     Attributes:
         position: The position of the call in order of appearance.
         id: The first id in the fragments; empty if there is none yet.
-        name: The name of the tool so far.
         kind: The first type in the fragments; empty if there is none yet.
     """
 

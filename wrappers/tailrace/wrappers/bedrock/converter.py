@@ -92,7 +92,6 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
             accept. False to send ``{"error": output}`` instead, which ``to_history`` does not recognize as a failure.
 
     Attributes:
-        id_pattern: Regular expression of valid tool call ids.
         opening_text: Text of the user message that is inserted before a first message of the model.
         documents_text: Text that is added to a user message with documents but without text.
     """
@@ -338,7 +337,6 @@ def _call_block(call: ContentPartToolCall) -> Fields:
 
 
 def _is_call(block: Mapping[str, Any]) -> bool:
-    """Return True for a call of a client tool."""
     call = as_mapping(block.get("toolUse"))
     return call is not None and call.get("type") is None
 

@@ -63,7 +63,6 @@ class _Pending:
         self.dropped = False
 
     def drop(self) -> None:
-        """Discard the content of the block."""
         self.content.clear()
         self.chunks.clear()
         self.fields = dict[str, Any]()
@@ -395,7 +394,6 @@ def _details(wrapper: BedrockWrapper) -> ChunkDetails:
 
 
 def _join_texts(content: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Join adjacent texts in the content of a streamed tool result."""
     joined: list[Mapping[str, Any]] = []
     for block in content:
         if joined and set(joined[-1]) == set(block) == {"text"}:

@@ -42,7 +42,6 @@ class EventStreamFrame(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         headers: Headers by name (``:message-type``, ``:event-type``, …). Several frames share the dict.
-        payload: The payload of the frame.
     """
 
     headers: dict[str, HeaderValue]
@@ -182,7 +181,6 @@ def _parse_headers(data: bytes) -> dict[str, HeaderValue]:
 
 
 def _read_value(data: bytes, position: int, kind: int) -> tuple[HeaderValue, int]:
-    """Return the value of a header, and the position after it."""
     if kind in (_TRUE, _FALSE):
         return kind == _TRUE, position
     integer = _INTEGERS.get(kind)

@@ -116,11 +116,8 @@ class Cassette(_Model):
 
     Attributes:
         tailrace_cassette: The version of the file format.
-        provider: The name of the provider.
-        model: The name of the model.
         format: The wire format of the body, a key of `tailrace.wrappers.providers.FORMATS`.
         recorded: The time at which the request was sent.
-        request: The request.
         pieces: The chunks of the body.
         failure: The error that ended the response, or None.
     """

@@ -150,7 +150,6 @@ class _RecordedBody:
         return b""
 
     def arrival(self) -> Awaitable[object]:
-        """Return an awaitable that completes when the next chunk must be replayed."""
         if self._request_time is None or self._next == len(self._pieces):
             return anyio.lowlevel.checkpoint()
         return anyio.sleep_until(self._request_time + self._pieces[self._next].at)

@@ -75,8 +75,6 @@ class RecordingModel(Model):
 
 
 class _Recording:
-    """The recording of one response."""
-
     def __init__(self, model: Model, folder: Path, history: History, options: RequestOptions) -> None:
         self._model = model
         self._folder = folder
@@ -193,7 +191,6 @@ class _RecordedBody:
 
     @property
     def request(self) -> SentRequest:
-        """The request that was sent."""
         return self._body.request
 
     def read_nowait(self) -> bytes | None:
@@ -204,5 +201,4 @@ class _RecordedBody:
         return data
 
     def arrival(self) -> Awaitable[object]:
-        """Return an awaitable that completes when `read_nowait` may return data."""
         return self._body.arrival()

@@ -302,7 +302,6 @@ def _read_assistant(fields: Fields) -> Message:
 
 
 def _assistant_part(item: object) -> ContentPart:
-    """Convert one item of the content of an assistant message (an object or text) to a part."""
     if isinstance(item, str):
         return ContentPartText(text=item)
     fields = as_mapping(item) or {}
@@ -336,7 +335,6 @@ def _add_citation(parts: list[ContentPart], citation: Mapping[str, Any]) -> bool
 
 
 def _user_part(item: object) -> ContentPart:
-    """Convert one item of the content of a user message (an object or text) to a part."""
     if isinstance(item, str):
         return ContentPartText(text=item)
     fields = as_mapping(item) or {}

@@ -243,7 +243,6 @@ def _wrap_response(fields: dict[str, Any], provider: str) -> list[CohereWrapper]
 
 
 def _wrap_message(fields: dict[str, Any], message: Mapping[str, Any]) -> list[CohereWrapper]:
-    """Return the chunk wrappers of a complete message."""
     wrappers: list[CohereWrapper] = []
     plan = as_text(message.get("tool_plan"))
     if plan:
@@ -260,7 +259,6 @@ def _wrap_message(fields: dict[str, Any], message: Mapping[str, Any]) -> list[Co
 
 
 def _wrap_content(fields: dict[str, Any], content: Mapping[str, Any], *, starts_block: bool) -> CohereWrapper:
-    """Return the chunk wrapper of a fragment of a content block."""
     text, thinking = as_text(content.get("text")), as_text(content.get("thinking"))
     kind = as_text(content.get("type")) or ("thinking" if "thinking" in content else "text")
     details = ChunkDetails()

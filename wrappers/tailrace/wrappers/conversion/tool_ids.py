@@ -49,8 +49,6 @@ class ToolPart(msgspec.Struct, frozen=True):
     Attributes:
         message: Index of the message in ``History.conversation``.
         part: Index of the part in the content of the message.
-        id: The id of the call or result.
-        name: The name of the tool.
     """
 
     message: int
@@ -446,7 +444,6 @@ class _ModelMessages:
 
     Attributes:
         open_calls: Calls of client tools without a result in these messages.
-        results: The results of client tools.
     """
 
     def __init__(self) -> None:
@@ -460,11 +457,9 @@ class _ModelMessages:
 
     @property
     def has_content(self) -> bool:
-        """True if the latest message has content."""
         return bool(self._messages[-1][1])
 
     def add(self, part: ContentPart) -> None:
-        """Add a part to the latest message."""
         self._messages[-1][1].append(part)
 
     def messages(self, *, merge: bool) -> list[Message]:

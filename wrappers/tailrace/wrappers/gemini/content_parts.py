@@ -125,8 +125,6 @@ class CallCounter:
 
 
 class _OpenCall:
-    """A call whose arguments are not complete."""
-
     __slots__ = ("arguments", "id", "index")
 
     def __init__(self, index: int | None, call_id: str) -> None:
@@ -240,7 +238,6 @@ class PartReader:
             yield from self.end_call(complete=True)
 
     def _server_call(self, part: Fields, kind: str, call: Mapping[str, Any]) -> ToolCallDelta:
-        """Return the fragment for a call of a server tool."""
         index = self._next_index()
         if kind == "toolCall":
             name = as_text(call.get("toolType"))

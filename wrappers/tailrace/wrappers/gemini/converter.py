@@ -176,9 +176,6 @@ class _ContentsWriter:
 
     Args:
         history: A history in which each result has a call, and messages of the model contain no results of functions.
-
-    Attributes:
-        contents: The contents so far.
     """
 
     def __init__(self, history: History) -> None:
@@ -197,7 +194,6 @@ class _ContentsWriter:
         self.contents[-1]["parts"] += parts
 
     def write(self, message: Message) -> None:
-        """Add the parts of a message."""
         if message.role is Role.MODEL:
             self._write_model(message)
             return

@@ -68,8 +68,6 @@ _URL_SAFE = str.maketrans("-_", "+/")
 
 
 class _Candidate:
-    """The state of one candidate."""
-
     __slots__ = ("lists", "parts", "ratings")
 
     def __init__(self, parts: PartReader) -> None:

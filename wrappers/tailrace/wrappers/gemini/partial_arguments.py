@@ -58,8 +58,6 @@ class _Container:
 
 
 class _Text:
-    """A growing string."""
-
     __slots__ = ("fragments",)
 
     def __init__(self) -> None:

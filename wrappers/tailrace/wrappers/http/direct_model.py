@@ -42,7 +42,6 @@ class DirectModel(HTTPModel):
         arguments: See `HTTPModel`.
 
     Attributes:
-        default_base_url: The default root URL of the provider's API.
         has_embeddings: True if the provider supports OpenAI's Embeddings API. Only then may `embed` be called.
 
     Raises:

@@ -252,7 +252,6 @@ class Connection(asyncio.Protocol):
             self._end(NoResponseError(f"the server closed the connection without a response{reason}"))
 
     def _end(self, error: OSError | None) -> None:
-        """End the current request and the response."""
         body, transport = self._body, self._transport
         self._response = self._body = self._parser = None
         self.on_body = _ignore

@@ -53,8 +53,6 @@ class HttpRequest:
     """A request to send.
 
     Attributes:
-        method: The HTTP method.
-        url: The URL.
         headers: All header fields, by lower-case name.
     """
 
@@ -301,10 +299,7 @@ class HttpResponse:
     """A response whose headers have arrived. Its body may still be arriving.
 
     Attributes:
-        status: The status code.
         reason: The reason phrase; empty if the server sent no phrase.
-        headers: The header fields.
-        body: The streamed body.
     """
 
     __slots__ = ("body", "headers", "reason", "status")

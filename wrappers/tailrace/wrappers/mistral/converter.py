@@ -75,7 +75,6 @@ class MistralConverter(OpenAIConverter):
     """Stateless converter between conversations and Mistral's messages.
 
     Attributes:
-        id_pattern: Regular expression of valid tool call ids.
         bridge: Text of the message that is inserted between tool results and the next user message.
     """
 

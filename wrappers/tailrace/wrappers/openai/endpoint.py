@@ -30,7 +30,6 @@ class OpenAIEndpoint:
 
     Attributes:
         url: The complete URL of the endpoint.
-        base_url: The root URL of the API.
         host: The host name in the URL, in lower case.
 
     Raises:

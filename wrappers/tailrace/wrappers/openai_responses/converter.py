@@ -219,7 +219,6 @@ class _HistoryReader(HistoryReader):
         super().end()
 
     def _end_output(self) -> None:
-        """Add a message of the model with the collected output items."""
         if not self._output:
             return
         response = {"object": "response", "output": self._output}
@@ -244,7 +243,6 @@ def _wrappers(stream: "Iterable[ChunkWrapper[Any] | ResponseStreamEvent]") -> It
 
 
 def _content_part(part: object) -> ContentPart:
-    """Convert one entry of a user message's content (an object or a string) to a content part."""
     if isinstance(part, str):
         return ContentPartText(text=part)
     fields = json_object(part)
@@ -257,7 +255,6 @@ def _content_part(part: object) -> ContentPart:
 
 
 def _assistant_part(part: object) -> Fields:
-    """Return one entry of an assistant message's content as an object. Text gets the type ``output_text``."""
     if isinstance(part, str):
         return {"type": "output_text", "text": part}
     fields = json_object(part)

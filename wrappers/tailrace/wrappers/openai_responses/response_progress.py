@@ -76,7 +76,6 @@ class Part:
     """The content of one part that the decoder has returned. Only the text of the last delta is stored.
 
     Attributes:
-        item: The item that contains the part.
         kind: The type of the part (a constant of this module).
         length: Number of returned characters.
         annotations: Number of returned annotations.
@@ -116,7 +115,6 @@ class ResponseProgress:
         single: True to read a single event. All content that the API repeats is then ignored.
 
     Attributes:
-        single: See the argument.
         open_text: The part of the latest text block, or None.
         open_reasoning: The part of the latest reasoning block, or None.
     """

@@ -166,7 +166,6 @@ class Redactor:
         return error
 
     def _remove_truncated(self, text: str) -> str:
-        """Remove a secret that is cut off at the end of a text."""
         end = text.rstrip("'\"…")
         lowered = end.lower()
         if len(lowered) != len(end):  # some characters become several characters in lower case
