@@ -51,8 +51,8 @@ class Accumulator:
     Attributes:
         choices: The choices by index, in order of appearance.
         usage: The last reported token counts of the current attempt; None if the provider reported none.
-        metadata: Metadata of the response: ``model``, ``service_tier``, …. A later value replaces an earlier one, except for
-            ``id`` and ``created``: their first non-empty value since the start or restart of the response is used.
+        metadata: Metadata of the response: ``model``, ``service_tier``, …. The last value of a
+            field is used, but for ``id`` and ``created`` the first non-empty value.
         was_finished_at_error: True if every choice had a finish reason before the provider reported ``error``.
         error: The reason why the current attempt is incomplete; None for no error. `close` sets it if the stream ended before the
             response was complete.

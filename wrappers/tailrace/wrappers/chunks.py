@@ -93,7 +93,7 @@ class BlockDelta(msgspec.Struct, frozen=True):
             latest block with the same channel. A block without text is preserved if it has a signature or metadata.
         signature: A fragment of the signature of a reasoning block.
         metadata: Further fields of the block, under the provider's metadata key; None for none. They become metadata of the
-            content part, which later requests contain. Repeated fields are merged like those of `ChunkDetails.extra`.
+            content part, which later requests contain.
     """
 
     channel: Literal["text", "reasoning"]
@@ -153,7 +153,7 @@ class ChunkDetails(msgspec.Struct):
 class _ChunkMeta(StructMeta, ABCMeta):
     """Metaclass of abstract msgspec structs.
 
-    A chunk wrapper is created for each token. A struct takes only 60 ns to create.
+    A struct takes only 60 ns to create, and a chunk wrapper is created for each token.
     """
 
 

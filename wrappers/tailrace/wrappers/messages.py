@@ -262,8 +262,7 @@ class ContentPartToolCall(_Model):
         id: The id of the call and of its result.
         arguments: The parsed arguments; ``{}`` if the model sent no arguments or invalid arguments.
         arguments_json: The model's JSON text for ``arguments``, for later requests. None if it equals ``json.dumps(arguments,
-            ensure_ascii=False)``. It may differ in white space, escapes, repeated keys and the form of numbers (``1e2``). Calls
-            that differ only in this text are equal.
+            ensure_ascii=False)``. Calls that differ only in this text are equal.
         arguments_text: The model's text for the arguments, unchanged, if ``arguments`` cannot represent it; otherwise None. Such
             a text is not a JSON object, is nested too deeply, or is the free text for a custom tool.
         arguments_error: The reason why the arguments could not be parsed, or are missing; None for no error.

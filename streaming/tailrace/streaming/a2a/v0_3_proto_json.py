@@ -66,8 +66,7 @@ _ENCODES_TWICE = (
 class Version03ProtoJson(Version03):
     """Codec for A2A 0.3 over HTTP+JSON and gRPC.
 
-    The fields of a request are those of its body or query, and of its path. ``id`` is the id of the task. In requests for
-    webhooks, ``taskId`` is the id of the task, and ``configId`` is the id of the webhook.
+    ``id`` in a request is the id of the task. Requests for webhooks have ``taskId`` and ``configId`` instead.
 
     Args:
         encodes_twice: True if the client encodes files twice as base64.

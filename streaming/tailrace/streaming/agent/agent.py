@@ -362,7 +362,7 @@ class Agent(Generic[T]):
         return ApprovalRequest.of(call, self._approvals.lifetime)
 
     def repetition_request(self, call: ContentPartToolCall, reason: str) -> ApprovalRequest | None:
-        """Return the request for the approval to run a call again whose result was lost; None if the call cannot run."""
+        """Return the request for an approval to repeat a call whose result was lost; None if the call cannot run."""
         if not self.has_tool(call.name):
             return None
         try:

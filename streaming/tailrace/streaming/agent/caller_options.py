@@ -83,8 +83,7 @@ NO_CALLER_OPTIONS = CallerOptions()
 def read_caller_options(metadata: Mapping[str, Any]) -> CallerOptions:
     """Read and check the options in a request's metadata.
 
-    Providers may confuse tools with the same name, and references to other documents are not fetched: both are rejected. A tool
-    choice may name a tool of the agent.
+    Tools with the same name, and references to other documents, are rejected. A tool choice may name a tool of the agent.
 
     Raises:
         ValueError: An option is invalid. The message names the option.

@@ -93,8 +93,8 @@ class CircuitBreaker:
         """Register the outcome of a request.
 
         Args:
-            error: The error; None for a successful request. An error without `UpstreamError.concerns_provider` counts as a
-                success.
+            error: The error; None for a successful request. An error for which `UpstreamError.concerns_provider` is False
+                counts as a success.
         """
         if error is None or not error.concerns_provider:
             self._failures = 0

@@ -57,7 +57,7 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     Attributes:
         other_tools: The names of the tools that the caller runs.
         task_id: The id of the task; empty outside of a server.
-        context_id: The id of the conversation; empty outside of a server. Callers choose this id, so that it is not unique.
+        context_id: The id of the conversation; empty outside of a server. Callers choose this id; it is not unique.
         external_context_id: The id of the conversation for other systems; see `ToolContext`. Empty outside of a server.
     """
 

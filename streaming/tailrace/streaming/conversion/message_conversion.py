@@ -112,7 +112,7 @@ def to_common_message(message: object) -> Message:
     """Convert an A2A message to the common format.
 
     An agent's message gets the role MODEL. A user's message with tool results gets the role TOOL. The result does not contain the
-    ids of the message, the context and the task, or the file name and media type of a text or data part.
+    ids of the A2A message, nor the file name and media type of a text or data part.
 
     Raises:
         ValueError: The object is not an A2A message. The error contains the position of an invalid part.

@@ -28,8 +28,8 @@ class TaskLog:
 
     Args:
         number: The number of the last event that was published before this log was created.
-        max_bytes: Limit for the event bodies in memory. When they exceed twice this size, the oldest events are dropped.
-        unread_bytes: Limit up to which events remain in memory that woken subscribers have not read.
+        max_bytes: Limit in bytes for the events in memory. When they exceed twice this size, the oldest events are dropped.
+        unread_bytes: Limit in bytes up to which unread events remain in memory for subscribers that were woken.
 
     Attributes:
         number: The number of the last published event.

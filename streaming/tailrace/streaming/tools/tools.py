@@ -63,7 +63,7 @@ class ToolContext:
     Attributes:
         call: The call of the model.
         task_id: Id of the task; empty without a server.
-        context_id: Id of the conversation; empty without a server. Callers choose this id, so that it is not unique.
+        context_id: Id of the conversation; empty without a server. Callers choose this id; it is not unique.
         external_context_id: Opaque id of the conversation, unique for each conversation and caller; empty without a server. Use
             it in other systems, and as the key of stored data.
     """

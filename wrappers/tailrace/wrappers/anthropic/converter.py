@@ -3,31 +3,27 @@
 Messages of the roles ``user`` and ``assistant`` alternate, and the first message has the role ``user``. The system prompt is a
 separate member of the request.
 
-The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
+details such as the names of images.
 
 - ``History.system_message`` is an argument of `AnthropicConverter.to_history`.
 - ``History.context`` is sent as the first text of the user. If the first message is the model's, a user message with the text
   `AnthropicConverter.opening_text` is inserted before it.
 - Adjacent messages with the same role are merged. Tool results come first in the merged message.
-- Blank text, and messages with only blank text, are omitted, because the API rejects them. White space at the end of the model's
-  last message is removed.
+- Blank text is omitted, because the API rejects it. White space at the end of the model's last message is removed.
 - Text after a call of a client tool is sent before the call, because the API requires that a message ends with such calls.
 - Reasoning is sent only if this API produced and signed it. Reasoning at the end of a message is omitted, because the API rejects
   it.
 - Calls of server tools and their results are sent only if this API produced them. A result without its call is omitted. A call
-  without its result is omitted if a message of the user follows. If a model's message contains the result of a client tool, the
-  result is sent in the next user message.
+  without its result is omitted if a message of the user follows.
+- If a model's message contains the result of a client tool, the result is sent in the next user message.
 - A data part is sent as JSON in a text block. If the data is a content block of this API, the block itself is sent.
 - A user's file is sent as an image (JPEG, PNG, GIF, WebP) or a document (PDF, plain text). Any other file, and each file of a
-  model, becomes a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. An image loses its name,
-  and a text file loses its media type. For a file with a URL, `to_history` derives the media type from the URL.
-- Arguments that are not a JSON object are sent as ``{"input": arguments}``. The ``anthropic`` package encodes other arguments as
-  compact JSON, which preserves order, numbers and characters, but not white space, escapes and repeated keys. The ``kind`` of a
-  call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
+  model, becomes a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
+- Arguments that are not a JSON object are sent as ``{"input": arguments}``. The ``anthropic`` package encodes other arguments, so
+  that the model's original text is not preserved.
 - Tool output that is text is sent as text. A list of content blocks is sent as blocks if at least one block is not text. Any
-  other output is sent as JSON, and `to_history` returns the JSON as text. `to_history` gets the name of the tool from the call
-  with the same id.
+  other output is sent as JSON, and `to_history` returns the JSON as text.
 - The ``refusal`` of a model is sent as text.
 - Metadata is not sent, except ``metadata["anthropic"]`` of a part, which contains further fields of the API's object.
 """

@@ -20,8 +20,7 @@ class TextJoin:
     characters. It is not removed if the server is known to continue exactly.
     2. The trailing white space of the interrupted text, or the beginning of it.
 
-    Characters are buffered only while they may be a repetition or the beginning of a ``<think>`` tag. The cost is linear in the
-    length of the text.
+    Characters are buffered only while they may be a repetition or the beginning of a ``<think>`` tag.
 
     Args:
         text: The interrupted text, as it was published.

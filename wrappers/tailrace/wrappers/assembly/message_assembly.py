@@ -1,8 +1,7 @@
 """Incremental assembly of one message from the deltas of a response.
 
 `MessageAssembly` determines the text or tool call that each fragment belongs to. It reads `ChunkWrapper`s, so the rules are the
-same for all providers. `tailrace.streaming.Accumulator` has one `MessageAssembly` for each choice. The time for adding a delta
-does not depend on the length of the response.
+same for all providers. The time for adding a delta does not depend on the length of the response.
 """
 
 from typing import Any

@@ -5,32 +5,28 @@ message is a user message. Tool results are at the start of the message that fol
 names are unique, and contain only permitted characters. In addition, the models require that a message has tool calls only at its
 end, and no reasoning at its end.
 
-The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
+details such as the names of images.
 
-- ``History.system_message`` is an argument of `BedrockConverter.to_history`. A blank system message is omitted.
-  ``History.context`` is sent as the first text of the user.
-- Adjacent messages of users and tools, and adjacent messages of models, are merged. `to_history` divides a merged message into a
-  message of the role TOOL with the tool results, and a message of the role USER. If the first message is the model's, a user
-  message with the text `BedrockConverter.opening_text` is inserted before it.
-- Blank text, and messages with only blank text, are omitted. White space at the end of the model's last message is removed.
+- ``History.system_message`` is an argument of `BedrockConverter.to_history`. ``History.context`` is sent as the first text of the
+  user.
+- Adjacent messages of users and tools, and adjacent messages of models, are merged. `to_history` returns the tool results of a
+  merged message as a separate message. If the first message is the model's, a user message with the text
+  `BedrockConverter.opening_text` is inserted before it.
+- Blank text is omitted. White space at the end of the model's last message is removed.
 - Text of the model after a tool call is sent before the call.
 - Reasoning is sent only if Bedrock signed or redacted it. Reasoning at the end of a message is omitted.
 - Calls of server tools and their results are sent only if Bedrock ran the tools. If a model's message contains the result of
   another tool, the result is sent in the next user message.
-- A data part is sent as JSON in a text block. If the data is a content block of Bedrock, the block itself is sent. In a message
-  of the model, a block with a file becomes the text ``[type]``.
-- A user's file is sent with its bytes or with an ``s3://`` URL. A file of a model, an empty file, a file with another URL, and a
-  file of an unknown type become a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. A text file
-  of an unknown type is sent as plain text. If a file has no type, the extension of its name determines the type. Images, video
-  and audio lose their names. Invalid characters in the name of a document are replaced with spaces, and a number is added if the
-  name is not unique. ``to_history`` adds the extension of the document's format to the name. If a message has documents but no
-  text, the text `BedrockConverter.documents_text` is added.
+- A data part is sent as JSON in a text block. If the data is a content block of Bedrock, the block itself is sent.
+- A user's file is sent with its bytes or with an ``s3://`` URL. A text file of an unknown type is sent as plain text. Any other
+  file that Bedrock does not accept, and each file of a model, becomes a text block: ``[name](url)`` for a URL, otherwise
+  ``[file name, media type, size]``.
+- The name of a document is changed if it is invalid or not unique. If a message has documents but no text, the text
+  `BedrockConverter.documents_text` is added.
 - Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object are sent
-  as ``{"input": arguments}``. All other arguments are sent as the model's original text, which ``to_history`` does not restore.
-  The ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
-- Tool output that is blank text, or neither text nor a JSON object, is sent as JSON. ``to_history`` returns the JSON as text, and
-  gets the name of the tool from the call with the same id.
+  as ``{"input": arguments}``.
+- Tool output that is blank text, or neither text nor a JSON object, is sent as JSON, which `to_history` returns as text.
 - Metadata is not sent, except ``metadata["bedrock"]`` of a part, which contains further fields of Bedrock's block.
 """
 

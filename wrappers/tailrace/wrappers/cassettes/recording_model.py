@@ -194,7 +194,7 @@ class _RecordedBody:
         return self._body.request
 
     def read_nowait(self) -> bytes | None:
-        """Return the next chunk, and store it; None if no data has arrived, ``b""`` at the end."""
+        """Return and store the next chunk; None if no data has arrived, ``b""`` at the end."""
         data = self._body.read_nowait()
         if data:
             self.pieces.append((monotonic() - self._request_time, data))

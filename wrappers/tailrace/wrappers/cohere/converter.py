@@ -1,30 +1,26 @@
 """Conversion between the common history and messages of Cohere's Chat API, version 2.
 
-The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
+details such as the names of images.
 
 - ``History.context`` is sent as a user message.
-- Empty texts, and messages with only empty texts, are omitted, because the API rejects them.
-- The API requires a result for each call, and a call for each result (see `tailrace.wrappers.conversion.tool_ids`). Missing and
-  duplicate ids are replaced. A call without a result gets an error result. A result without a call becomes text.
-- Reasoning is sent only if Cohere produced it (``metadata["cohere"]["type"]``). Its signature is not preserved.
+- Empty texts are omitted, because the API rejects them.
+- Calls and results are matched and repaired (see `tailrace.wrappers.conversion.tool_ids`), because the API requires a result for
+  each call, and a call for each result.
+- Reasoning is sent only if Cohere produced it. Its signature is not preserved.
 - The order in a message of the model is: the plan of its tool calls, thinking and text in their original order, tool calls.
   Without tool calls, the plan is omitted.
-- Data is sent as a text with JSON. In a message of the model, data that is a content item of Cohere's API
-  (``metadata["cohere"]["type"]``) is sent unchanged.
-- An image loses its name. The media type of an image that is sent with its bytes is sent in lower case and without parameters.
-  The media type of an image with a URL is not sent; ``to_history`` derives it from the URL. Any other file, and each file of a
-  model, becomes a text: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. A refusal is sent as text.
-- Every call of a client tool is sent as a function call. ``synthetic_id`` is not preserved. Arguments that are not a JSON object,
-  and the text for a custom tool, are sent as ``{"input": text}``.
+- Data is sent as a text with JSON. In a message of the model, data that is a content item of Cohere's API is sent unchanged.
+- A user's image is sent with its bytes or its URL. Any other file, and each file of a model, becomes a text: ``[name](url)`` for
+  a URL, otherwise ``[file name, media type, size]``. A refusal is sent as text.
+- Every call of a client tool is sent as a function call. Arguments that are not a JSON object, and the text for a custom tool,
+  are sent as ``{"input": text}``.
 - Tool output that is a non-empty object, or a list of several such objects, is sent as documents. Non-empty text is sent
-  unchanged. Any other value is sent as JSON text. The output of a failed tool is sent as ``{"error": output}``. `to_history` gets
-  the name of the tool from the call with the same id.
+  unchanged. Any other value is sent as JSON text. The output of a failed tool is sent as ``{"error": output}``.
 - If a message has tool results and other parts, the results become separate messages.
 - Calls of server tools and their results are omitted.
 - Metadata is not sent, except ``metadata["cohere"]`` of a message, part, call or result, which contains further fields of
-  Cohere's object. ``to_history`` adds a citation to the metadata of the part to which its index refers; without an index, to the
-  last text or reasoning part.
+  Cohere's object. `to_history` adds a citation to the metadata of the cited part.
 
 `CohereConverter.to_history` joins system messages, and merges adjacent tool messages.
 """
@@ -178,7 +174,7 @@ def _assistant_items(part: ContentPart, own: Fields) -> list[Fields]:
 
 
 def _user_message(message: Message) -> list[Fields]:
-    """Return the user message for all parts except tool results; none if the message has no content that can be sent."""
+    """Return the user message with all parts except tool results; none if it has no content that can be sent."""
     content: list[Fields] = []
     for part in message.content:
         own = own_fields(part.metadata, "cohere")

@@ -150,8 +150,8 @@ def _release(loop: asyncio.AbstractEventLoop) -> None:
 def limit_unused_memory() -> None:
     """Configure glibc to return large freed blocks to the operating system immediately. Do nothing with other C libraries.
 
-    By default, glibc returns only the first large block. It then keeps up to 64 MB of freed memory in each of up to eight heaps
-    for each processor, which `release_memory` cannot return.
+    By default, glibc keeps up to 64 MB of freed memory in each of up to eight heaps for each processor. `release_memory` cannot
+    return this memory.
     """
     with suppress(OSError, AttributeError):  # the C library is not glibc
         library = ctypes.CDLL(None)

@@ -1,7 +1,7 @@
 """Merging of adjacent messages with the same role, for APIs that require alternating roles.
 
-Chat templates and some APIs reject adjacent user messages. A stored conversation may contain such messages: the context of a
-history, several messages of a caller, or text after tool results. Model clients merge the messages in a request.
+A stored conversation may contain adjacent user messages: the context of a history, several messages of a caller, or text after
+tool results.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Merging of a model's parameters with the members of one request.
 
 The ``parameters`` of a model client are sent with every request. `HTTPModel` merges them with the members for the options of a
-request. Parameters and members have the provider's names.
+request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,8 +47,8 @@ _DECLARATIONS = ("functionDeclarations", "function_declarations")
 def merged(parameters: Mapping[str, Any], members: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the parameters of a model with the members of one request, which take precedence.
 
-    Objects are merged recursively. Lists of tools are concatenated, without tools of ``parameters`` whose name a tool in
-    ``members`` has. The value None removes a parameter. If a name is spelled differently, the spelling in ``parameters`` is used.
+    Objects are merged recursively. Lists of tools are concatenated; a tool in ``members`` replaces a tool with the same name. The
+    value None removes a parameter. If a name is spelled differently, the spelling in ``parameters`` is used.
     """
     both = _merge(parameters, {name: value for name, value in members.items() if value is not None})
     removed = {_plain(name) for name, value in members.items() if value is None}

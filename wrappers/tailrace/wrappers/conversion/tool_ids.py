@@ -5,8 +5,8 @@ common: a turn was interrupted, a client sent only some results, or another prov
 repair the conversation before each request, always in the same way.
 
 In this module, a *round* consists of adjacent messages of the model, and the other messages up to the model's next message. A
-call matches only results in the same round. Two calls with the same id in different rounds are therefore different calls. If
-several results match, the order of preference is: the same id and tool name; the same id; no id and the same tool name; no id.
+call matches only results in the same round. If several results match, the order of preference is: the same id and tool name; the
+same id; no id and the same tool name; no id.
 
 Calls of server tools (kind ``"server"``) are an exception. They match only results in messages of the model, also in a later
 round if the id is the same. A result without an id in a message of the model matches only such a call.
@@ -125,9 +125,9 @@ def with_matched_ids(
 ) -> History:
     """Give each call a unique and valid id, and give its result the same id.
 
-    A missing, invalid or repeated id is replaced with a new id, which depends on the position of the call and on the ids in the
-    conversation. Appended messages do not change the new ids of earlier calls, unless they contain one of these ids. A result
-    without a tool name gets the name in its call. A result without a call does not change (see `with_repaired_results`).
+    A missing, invalid or repeated id is replaced with a new id. Appended messages do not change the new ids of earlier calls,
+    unless they contain one of these ids. A result without a tool name gets the name in its call. A result without a call does not
+    change (see `with_repaired_results`).
 
     Args:
         history: The conversation.
@@ -164,12 +164,12 @@ def with_matched_ids(
 def with_repaired_results(history: History, *, add_missing: bool = True) -> History:
     """Add missing results, and place all results where providers require them.
 
-    - A call of a client tool without a result gets an error result with the text `NO_RESULT`, unless the conversation ends with
-      it.
-    - All results of a round are placed in the TOOL message after the message of the model, which is created if necessary. A
-      message after the message of the model that already has all results does not change, whatever its role.
-    - Adjacent messages of the model that other messages or results follow are merged, from the first message that calls a client
-      tool.
+    - A call of a client tool without a result gets an error result with the text `NO_RESULT`, unless the call is at the end of
+      the conversation.
+    - All results of a round are placed in the TOOL message after the message of the model, which is created if necessary. If the
+      next message already has all results, it does not change, whatever its role.
+    - Adjacent messages of the model are merged if other messages or results follow. The first of them is the first message that
+      calls a client tool.
     - A result of a client tool in a message of the model is moved to a TOOL message. If all calls before the result have results,
       the content after it becomes another message of the model, which follows the TOOL message.
     - A result without a call becomes text, so that the model still receives the output. If it is in a TOOL message, the text is

@@ -11,24 +11,18 @@ providers, and of older Gemini models, have none. They get the signature ``skip_
 documents for this purpose (https://ai.google.dev/gemini-api/docs/thought-signatures). Gemini's own signatures
 (``metadata["gemini"]``) are sent unchanged in their original position. Signatures of other providers are not sent.
 
-The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
-``to_history(from_history(history), system_instruction(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
+details such as file names and ids.
 
 - `GeminiConverter.to_history` removes the dummy signature and the inserted user message. Other repairs are not undone.
-- Adjacent messages with the same role become one message. (A user message has the same role as tool results.) A message without
-  any part that can be sent is omitted. ``History.context`` becomes the first text of the user. An empty system prompt becomes
-  None.
-- Thoughts are sent only in messages of the model, and only if Gemini signed them. Empty texts without ``metadata["gemini"]`` are
-  omitted.
+- A message without any part that can be sent is omitted. ``History.context`` becomes the first text of the user.
+- Thoughts are sent only in messages of the model, and only if Gemini signed them.
 - A data part is sent as JSON in a text part. If it contains a part of Gemini's API, this part is sent unchanged.
-- A file loses its name. If a file with bytes has no media type, the type is derived from the extension of its name; otherwise it
-  is ``application/octet-stream``. The media type of a file with a URL is sent only if it has no wildcards. For a data URL, the
-  bytes are sent. If Gemini cannot fetch a URL (not ``http``, ``https`` or ``gs``), the text ``[name](url)`` is sent.
-- A synthetic id is not sent; ``to_history`` creates another id. A call or result without a name gets the name ``unknown``. A
-  result gets the name in its call.
+- A file is sent with its bytes or its URL. If Gemini cannot fetch the URL (not ``http``, ``https`` or ``gs``), the text
+  ``[name](url)`` is sent instead.
 - Calls of the kind ``"server"`` and their results are sent only if Gemini created them. All other calls get the kind
-  ``"function"``. Arguments that are text are sent as ``{"input": text}``. White space, escapes and repeated keys in the arguments
-  of another provider's model are not preserved, because arguments are JSON objects in the API.
+  ``"function"``. Arguments that are text are sent as ``{"input": text}``. The model's original text of the arguments is not
+  preserved, because arguments are JSON objects in the API.
 - If a message of the model contains the result of a function, the result is sent in a content of the role ``user``.
 - Metadata is not sent, except ``metadata["gemini"]`` of a part, which contains further fields of Gemini's object.
 """

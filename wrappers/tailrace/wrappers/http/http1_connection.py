@@ -15,8 +15,7 @@ MAX_HEAD_BYTES = 64 * 1024
 extensions."""
 
 SENT_AT_ONCE = 1024 * 1024
-"""Maximum number of bytes of a request that are sent in one event-loop tick. With TLS, 1 MiB takes 2 ms, and 32 MB would
-take 50 to 100 ms."""
+"""Maximum number of bytes of a request that are sent in one event-loop tick. With TLS, 1 MiB takes 2 ms."""
 
 _NOTHING = memoryview(b"")
 

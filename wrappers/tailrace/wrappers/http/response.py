@@ -70,8 +70,8 @@ class ResponseBody:
             await body.arrival()
             data = body.read_nowait()
 
-    The read timeout has one timer for each response, not for each read. The timer regularly checks how long the reader has
-    waited. The time in which the reader processes data does not count.
+    The read timeout has one timer for each response, not for each read. The time in which the reader processes data does not
+    count.
 
     Args:
         request: The request that was sent.

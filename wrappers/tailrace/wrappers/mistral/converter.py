@@ -3,30 +3,26 @@
 The messages are those of OpenAI (see `tailrace.wrappers.openai.converter`), with four differences: Mistral has its own content
 parts, requests contain earlier thinking, tool results have tool names, and the order of messages is stricter.
 
-The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
+details such as the names of images.
 
 - ``History.context`` is sent as a user message.
 - Reasoning of Mistral is sent as a ``thinking`` part in the same position. Other reasoning is omitted.
 - A data part is sent as JSON in a text part. If the data is a content part of Mistral, the content part itself is sent.
 - A user's file is sent as an image, a document or audio, with its bytes or its URL. A file of another type, an empty file, and
-  each file of a model become a text part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Images and
-  audio lose their names. In ``to_history``, audio has the media type ``audio/*``, and the media type of a URL is derived from its
-  extension.
-- Empty text and empty thinking of a model, and messages without other content, are omitted.
-- The text and thinking of a model are sent before its tool calls. In ``to_history``, adjacent thinking is one part, and a text is
-  one part with the references that follow it.
+  each file of a model become a text part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
+- Empty text and empty thinking of a model are omitted.
+- The text and thinking of a model are sent before its tool calls.
 - Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object, and the
-  input of a custom tool, are sent as ``{"input": text}``. The ``kind`` of a call and ``synthetic_id`` are not preserved.
+  input of a custom tool, are sent as ``{"input": text}``.
 - Calls of server tools and their results are omitted. If a model's message contains the result of another tool, the result is
   sent after the message.
-- Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``. ``to_history``
-  returns both as text.
+- Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``. `to_history` returns
+  both as text.
 - If a message has tool results and other parts, the results become separate messages. Between tool results and the next user
   message, Mistral requires a message of the model: the text `MistralConverter.bridge` is inserted.
 - The ``refusal`` of a model is sent as text.
-- Metadata is not sent, except ``metadata["mistral"]`` of a message or part, which contains further fields of Mistral's object,
-  for example ``prefix`` of a message that the model continues.
+- Metadata is not sent, except ``metadata["mistral"]`` of a message or part, which contains further fields of Mistral's object.
 """
 
 import re
@@ -214,7 +210,7 @@ class MistralConverter(OpenAIConverter):
 
 
 def _user_messages(message: Message) -> list[Fields]:
-    """Return the user message for all parts except tool results; none if the message contains only tool results."""
+    """Return the user message with all parts except tool results; none if there are only tool results."""
     content: list[Fields] = []
     for part in message.content:
         if isinstance(part, ContentPartText):

@@ -1,22 +1,20 @@
 """Conversion between the common history and messages of Ollama's ``/api/chat``.
 
-The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
+details such as the names of images.
 
 - ``History.context`` is sent as a user message.
 - A message has a single text. Several texts are joined with blank lines; blocks of one text are joined without a separator (see
-  `tailrace.wrappers.conversion.text_joining`). ``to_history`` returns the joined texts as one part. Data is appended to the text
-  as JSON, and a refusal is appended as text. Empty texts are omitted.
+  `tailrace.wrappers.conversion.text_joining`). Data is appended to the text as JSON, and a refusal is appended as text.
 - The order in a message of the model is reasoning, text, images, tool calls. Reasoning becomes one part without a signature.
-- The bytes of an image are sent. In ``to_history``, the image follows the text and has no name, and its media type is detected
-  from its bytes. Any other file, and an image with a URL, becomes a text: ``[name](url)`` for a URL, otherwise ``[file name,
-  media type, size]``.
+- The bytes of an image are sent. Any other file, and an image with a URL, becomes a text: ``[name](url)`` for a URL, otherwise
+  ``[file name, media type, size]``.
 - Every call of a client tool is sent as a function call. Arguments that are not a JSON object, and the text for a custom tool,
-  are sent as ``{"input": text}``. White space, escapes and repeated keys in the arguments of another provider's model are not
-  preserved, because arguments are JSON objects in the API.
-- Missing and duplicate call ids are replaced (see `tailrace.wrappers.conversion.tool_ids`). ``synthetic_id`` is not preserved.
+  are sent as ``{"input": text}``. The model's original text of the arguments is not preserved, because arguments are JSON objects
+  in the API.
+- Missing and duplicate call ids are replaced (see `tailrace.wrappers.conversion.tool_ids`).
 - Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``. `to_history` returns
-  both as text. If a result has no tool name, `to_history` uses the name in the call with the same id.
+  both as text.
 - If a message has tool results and other parts, the results become separate messages.
 - Calls of server tools, their results, and results without a call in a model's message are omitted.
 - Metadata is not sent, except ``metadata["ollama"]`` of a message, call or result, which contains further fields of Ollama's
@@ -151,7 +149,7 @@ def _assistant_message(message: Message) -> Fields:
 
 
 def _user_message(message: Message) -> list[Fields]:
-    """Return the user message for all parts except tool results; none if the message contains only tool results."""
+    """Return the user message with all parts except tool results; none if there are only tool results."""
     fields = _content(message.content, message.role)
     if fields == {"content": ""} and (message.role is Role.TOOL or message.tool_results):
         return []

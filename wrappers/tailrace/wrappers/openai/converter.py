@@ -1,30 +1,28 @@
 """Conversion between the common history and Chat Completions messages.
 
 The models for Chat Completions use `OpenAIConverter` for requests. The server uses it to read the requests of clients. The API
-cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except details such
+as the names of images.
 
 - ``History.context`` is sent as a user message.
-- Sealed (encrypted or signed) reasoning is sent. Reasoning text is sent only in turns with tool calls, in the field in which it
-  was received (see `tailrace.wrappers.openai.reasoning`). `to_history` returns reasoning before the text, as one part for each
-  field.
+- Sealed (encrypted or signed) reasoning is sent. Reasoning text is sent only in turns with tool calls (see
+  `tailrace.wrappers.openai.reasoning`). `to_history` returns reasoning before the text.
 - A data part is sent as JSON in a text part.
-- A file is sent as an image, audio (WAV, MP3) or file part. A URL that is not the URL of an image becomes the text
-  ``[name](url)``. A file in a model's message becomes a text: ``[name](url)`` for a URL, otherwise ``[file name, media type,
-  size]``. Images, audio and uploaded files lose their names. A file without a name or media type gets a default.
+- A file is sent as an image, audio (WAV, MP3) or file part. A URL that is not the URL of an image, and each file of a model,
+  becomes a text: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
 - The text of a model is sent before its tool calls. Blocks of one text are sent as one part (see
   `tailrace.wrappers.conversion.text_joining`). Empty texts are omitted.
 - Call arguments that are not a JSON object are sent as ``{"input": text}``, because some servers parse the arguments.
 - Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``. `to_history` returns
-  both as text, and gets the name of the tool from the call with the same id.
+  both as text.
 - If a message has tool results and other parts, the results become separate messages.
 - Calls of server tools, and their results, are omitted. So is a model's message without other content, because servers reject
   empty messages.
-- Metadata is not sent, with three exceptions: sealed reasoning, the ``refusal`` of a model, and ``metadata["openai"]``, which
-  contains further fields of the API's object. A call that was received as a legacy ``function_call`` is sent as a tool call.
+- Metadata is not sent, except sealed reasoning, the ``refusal`` of a model, and ``metadata["openai"]``, which contains further
+  fields of the API's object.
 
-`OpenAIConverter.to_history` joins system and developer messages, and merges adjacent tool messages. It converts messages with the
-legacy role ``function`` and the legacy ``function_call`` to tool results and tool calls.
+`OpenAIConverter.to_history` joins system and developer messages, and merges adjacent tool messages. It also reads the legacy role
+``function`` and the legacy ``function_call``.
 """
 
 import re
@@ -266,7 +264,7 @@ def content_param(part: ContentPartText | ContentPartData | ContentPartFile) -> 
 
 
 def _user_message(message: Message) -> list[Fields]:
-    """Return the user message for all parts except tool results; none if the message contains only tool results."""
+    """Return the user message with all parts except tool results; none if there are only tool results."""
     content = [
         content_param(part)
         for part in message.content

@@ -123,8 +123,9 @@ class ChatCompletionsModel(DirectModel):
 
         Args:
             text: The text.
-            thresholds: The minimum score for which a text is flagged, by category, instead of the decisions of the API about
-                these categories. None to use only the decisions of the API.
+            thresholds: The minimum score at which a text is flagged, by category. For other categories, and for None, the
+                decision
+                of the API is used.
 
         Raises:
             UpstreamError: See `stream`. Also raised if the response has no result.

@@ -4,14 +4,13 @@ Each request of `ResponsesModel` contains the complete conversation. Encrypted r
 original positions. The system message becomes the first item. Its role is ``system``, because all servers accept this role. A
 request may also have the parameter ``instructions``.
 
-The API cannot represent the following content, which is replaced or omitted. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
+details such as the names of images.
 
 - ``History.context`` is sent as a user message.
-- A call gets a new id if its id is missing, duplicate or longer than 64 characters. A call without a result gets an error result.
-  A result without a call becomes text (see `tailrace.wrappers.conversion.tool_ids`).
+- Calls and results are matched and repaired (see `tailrace.wrappers.conversion.tool_ids`). Ids have at most 64 characters.
 - Reasoning is sent only if it comes from this API, and has an id and encrypted content. Reasoning at the end of a message is
-  omitted, because the API rejects it. The status of reasoning is lost.
+  omitted, because the API rejects it.
 - The ids and statuses of messages and function calls are not sent. No server requires them, and some servers reject even ids that
   they have created themselves.
 - Calls of server tools, their results, generated images and other items are sent unchanged if they come from this API, otherwise
@@ -20,16 +19,13 @@ The API cannot represent the following content, which is replaced or omitted. Al
   in the API's format for the tool, the call and the result are sent as a function call and its output.
 - A data part is sent as JSON in a text part. If the metadata of a model's data part contains an item of this API, the item is
   sent instead.
-- A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, URLs and uploaded files lose their names.
-  The media type of a URL is preserved only if it is an image type that matches the file extension. A file without a name or media
-  type gets a default. A file of a model that is not a generated image becomes a text part: ``[name](url)`` for a URL, otherwise
-  ``[file name, media type, size]``.
-- Empty texts of a model, and its messages without other content, are omitted. Adjacent messages of the model are merged. A
-  refusal is sent after all other content.
+- A user's file is sent as an image, as audio (WAV, MP3) or as a file. A file of a model that is not a generated image becomes a
+  text part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
+- Empty texts of a model are omitted. Adjacent messages of the model are merged. A refusal is sent after all other content.
 - Arguments of a function call that are not a JSON object are sent as ``{"input": text}``, because some servers parse them.
 - Tool output that is not text is sent as JSON, unless it is a list of the API's content parts. The output of a failed tool is
-  sent as ``{"error": output}``. `to_history` returns both as text, and finds the name of the tool in the call with the same id.
-  If a message has tool results and other parts, the results become separate messages.
+  sent as ``{"error": output}``. `to_history` returns both as text.
+- If a message has tool results and other parts, the results become separate messages.
 - Metadata is not sent, except the ``refusal`` of a model and ``metadata["openai-responses"]``, which contains further fields of
   the API's object (``phase``, ``annotations``, ``namespace``, …).
 

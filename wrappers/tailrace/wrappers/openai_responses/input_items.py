@@ -248,7 +248,7 @@ def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
 
 
 def _user_items(message: Message) -> list[Fields]:
-    """Return one user message with all parts except tool results; none if the message contains only tool results."""
+    """Return one user message with all parts except tool results; none if there are only tool results."""
     content: list[Fields] = []
     for part in message.content:
         if isinstance(part, ContentPartText):

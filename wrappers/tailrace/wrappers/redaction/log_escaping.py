@@ -2,8 +2,7 @@
 
 Names, identifiers and error texts in logs come from callers, providers and models. A line break in such a text would start a new
 record, and an escape sequence would move the cursor of a terminal. A logging filter therefore applies `printable` to the
-arguments and the traceback of each tailrace record when the record is created. The protection does not depend on the handlers and
-formatters of the application.
+arguments and the traceback of each tailrace record.
 """
 
 import logging
