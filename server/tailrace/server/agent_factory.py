@@ -13,7 +13,8 @@ from tailrace.server.runtime.json_schema_filter import REQUEST_SCHEMA, JsonSchem
 from tailrace.server.runtime.served_agents import ServedAgent
 from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
-from tailrace.server.settings import Settings, split_fallback
+from tailrace.server.setting_values import split_fallback
+from tailrace.server.settings import Settings
 from tailrace.streaming.agent.agent import Agent
 from tailrace.streaming.agent.trimming import TokenBudget, keep_all
 from tailrace.streaming.tools.command_line_tools import parse_approvals, parse_tools

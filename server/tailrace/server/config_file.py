@@ -19,7 +19,8 @@ from pydantic_core import ErrorDetails
 
 from tailrace.server.agent_factory import fallback_settings
 from tailrace.server.runtime.approvals import parse_approvers
-from tailrace.server.settings import CardSettings, Settings, split_fallback
+from tailrace.server.setting_values import split_fallback
+from tailrace.server.settings import CardSettings, Settings
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.messages import clipped
 

@@ -1,13 +1,8 @@
 """The settings of a server, from ``TAILRACE_…`` environment variables, from an explicitly named file, or from arguments."""
 
-import base64
-import binascii
-import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -31,97 +26,23 @@ from pydantic_settings import (
 )
 
 from tailrace.server.former_settings import reject_replaced, sections_of
+from tailrace.server.setting_values import (
+    check_aliases,
+    check_fallbacks,
+    check_grpc_tls,
+    check_grpc_url,
+    check_hosts,
+    check_origins,
+    check_schemes,
+    check_webhook_secret,
+    read_list,
+    split_list,
+)
 from tailrace.server.usage_settings import Budget, ModelPrice
 from tailrace.streaming.agent.continuation import ContinuationPolicy
 
 FILE_SCHEMES = ("http", "https", "data", "openai-file", "anthropic-file", "mistral-file")
 """The URL schemes that are accepted by default for files in messages."""
-
-
-def _check_grpc_url(value: str) -> str:
-    parts = urlsplit(value if "://" in value else f"//{value}")
-    try:
-        known = parts.scheme in ("", "http", "https") and parts.hostname and (parts.scheme or parts.port)
-    except ValueError:  # the port
-        known = False
-    if not known or parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
-        raise ValueError("must be HOST:PORT, or https://HOST with a port or without")
-    return value
-
-
-def _check_origins(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        parts = urlsplit(value)
-        if value != "*" and (
-            not parts.scheme or not parts.netloc or value != f"{parts.scheme}://{parts.netloc}"
-        ):
-            raise ValueError(
-                f"{value!r} is not an origin: write SCHEME://HOST or SCHEME://HOST:PORT, without a slash"
-            )
-    return values
-
-
-def _check_hosts(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?", value):
-            raise ValueError(
-                f"{value!r} is not a host: write a name or an address, without a scheme, a port or a path"
-            )
-    return values
-
-
-def _check_schemes(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if value != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*", value):
-            raise ValueError(f"{value!r} is not a URL scheme: write it in lower case, without a colon")
-    return values
-
-
-def _read_list(value: object) -> object:
-    """Convert one string, or a JSON list of strings, to a sequence."""
-    if not isinstance(value, str):
-        return value
-    if value.lstrip().startswith("["):
-        return cast("object", json.loads(value))  # raises ValueError
-    return (value,) if value.strip() else ()
-
-
-def _split(value: object) -> object:
-    """Convert strings separated by commas, or a JSON list of strings, to a sequence."""
-    if not isinstance(value, str) or value.lstrip().startswith("["):
-        return _read_list(value)
-    return tuple(item for each in value.split(",") if (item := each.strip()))
-
-
-def _check_aliases(values: tuple[str, ...]) -> tuple[str, ...]:
-    names: set[str] = set()
-    for value in values:
-        name, separator, target = (part.strip() for part in value.partition("="))
-        if not name or not separator or (target and not all(target.partition(":"))):
-            raise ValueError(f"{value!r} is not an alias: write NAME=PROVIDER:MODEL, or NAME= for the agent")
-        if name in names:
-            raise ValueError(f"the alias {name!r} occurs twice: remove one")
-        names.add(name)
-    return values
-
-
-def _check_fallbacks(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if not all(split_fallback(value)[0].partition(":")):
-            raise ValueError(f"{value!r} is not a model: write PROVIDER:MODEL or PROVIDER:MODEL@BASE_URL")
-    return values
-
-
-def split_fallback(value: str) -> tuple[str, str | None]:
-    """Split an item of `Settings.fallback` into the model and the base URL (None if the item has no base URL)."""
-    match = re.fullmatch(r"(.*?)@(https?://.*)", value)
-    return (match[1], match[2]) if match else (value, None)
-
-
-def _check_grpc_tls(values: tuple[str, ...]) -> tuple[str, ...]:
-    if len(values) not in (0, 2):
-        raise ValueError("must name two files: CERTIFICATE,KEY")
-    return values
 
 
 Endpoint = Literal["openai", "ai-sdk", "ag-ui", "playground", "metrics", "openapi"]
@@ -159,7 +80,7 @@ class CardSettings(BaseModel):
     output_modes: tuple[str, ...] = ()
     signing_keys: dict[str, str] = Field(default_factory=dict[str, str])
     signing_jku: str = ""
-    grpc_url: Annotated[str, AfterValidator(_check_grpc_url)] | None = None
+    grpc_url: Annotated[str, AfterValidator(check_grpc_url)] | None = None
 
 
 class JwtSettings(BaseModel):
@@ -178,19 +99,6 @@ class JwtSettings(BaseModel):
     audience: str = ""
 
 
-def _check_webhook_secret(value: SecretStr) -> SecretStr:
-    for each in value.get_secret_value().split(","):
-        try:
-            size = len(base64.b64decode(each.strip().removeprefix("whsec_"), validate=True))
-        except binascii.Error:
-            size = 0
-        if not each.strip().startswith("whsec_") or not 24 <= size <= 64:
-            raise ValueError(
-                "must be whsec_ and 24 to 64 bytes as base64 (create one with: echo whsec_$(openssl rand -base64 32))"
-            )
-    return value
-
-
 class OpenAIWebhookSettings(BaseModel):
     """The webhook that receives an OpenAI webhook event at the end of each background response.
 
@@ -202,7 +110,7 @@ class OpenAIWebhookSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: Annotated[str, Field(min_length=1)]
-    secret: Annotated[SecretStr, AfterValidator(_check_webhook_secret)]
+    secret: Annotated[SecretStr, AfterValidator(check_webhook_secret)]
 
     @property
     def secrets(self) -> list[str]:
@@ -430,30 +338,30 @@ class Settings(BaseSettings):
     agent: str | None = None
     agent_token: SecretStr | None = None
     agent_origins: Annotated[
-        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_origins)
+        tuple[str, ...], NoDecode, BeforeValidator(read_list), AfterValidator(check_origins)
     ] = ()
     model_aliases: Annotated[
-        tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_check_aliases)
+        tuple[str, ...], NoDecode, BeforeValidator(split_list), AfterValidator(check_aliases)
     ] = ()
     base_url: str | None = None
     api_key: SecretStr | None = None
     fallback: Annotated[
-        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_fallbacks)
+        tuple[str, ...], NoDecode, BeforeValidator(read_list), AfterValidator(check_fallbacks)
     ] = ()
     upstream_background: bool = False
-    filters: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
+    filters: Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list)] = ()
     input_filters: Path | None = None
     record: Path | None = None
     instructions: str | None = None
-    tools: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
-    approvals: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
+    tools: Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list)] = ()
+    approvals: Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list)] = ()
     approvers: str = "caller"
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     public_url: str | None = None
     grpc_tls: Annotated[
-        tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_check_grpc_tls)
+        tuple[str, ...], NoDecode, BeforeValidator(split_list), AfterValidator(check_grpc_tls)
     ] = ()
     store: str = "sqlite:///tailrace.db"
     durability: Literal["process", "power"] = "process"
@@ -465,12 +373,12 @@ class Settings(BaseSettings):
     on_lost_result: Literal["error", "ask", "fail"] = "error"
     agent_name: str = "tailrace"
     card: CardSettings = CardSettings()
-    endpoints: Annotated[tuple[Endpoint, ...], NoDecode, BeforeValidator(_split)] = DEFAULT_ENDPOINTS
+    endpoints: Annotated[tuple[Endpoint, ...], NoDecode, BeforeValidator(split_list)] = DEFAULT_ENDPOINTS
     allowed_hosts: Annotated[
-        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_hosts)
+        tuple[str, ...], NoDecode, BeforeValidator(read_list), AfterValidator(check_hosts)
     ] = ()
     allowed_origins: Annotated[
-        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_origins)
+        tuple[str, ...], NoDecode, BeforeValidator(read_list), AfterValidator(check_origins)
     ] = ()
     coalesce: Literal["read", "none"] = "read"
     secret_key: SecretStr | None = None
@@ -479,7 +387,7 @@ class Settings(BaseSettings):
     allow_anonymous: bool = False
     max_request_bytes: NonNegativeInt = 8 * 1024 * 1024
     file_schemes: Annotated[
-        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_schemes)
+        tuple[str, ...], NoDecode, BeforeValidator(read_list), AfterValidator(check_schemes)
     ] = FILE_SCHEMES
     parallel_tasks: bool = False
     bounds: Bounds = Bounds()

@@ -13,7 +13,6 @@ binding from the card.
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -28,7 +27,6 @@ from tailrace.server.remote.http_calls import HttpCalls, fetch_card
 from tailrace.server.remote.response_validation import MISSING_ID, read_model
 from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
 from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
-from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import (
     A2AModel,
     Message,
@@ -47,6 +45,7 @@ from tailrace.wrappers.model import REQUEST_HEADERS
 
 if TYPE_CHECKING:
     from tailrace.server.remote.grpc_calls import GrpcCalls  # requires the extra `grpc`
+from tailrace.server.remote.stream_position import StreamEvent, StreamPosition, ends_stream
 
 _Model = TypeVar("_Model", bound=A2AModel)
 
@@ -70,21 +69,6 @@ CARD_TIMEOUT = 60.0
 
 _TRANSIENT_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
 _TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
-
-
-@dataclass(frozen=True, slots=True)
-class StreamEvent:
-    """One event of a stream.
-
-    Attributes:
-        response: The event. A task, or an artifact without ``append``, replaces earlier content.
-        id: The SSE id of the event, after which the stream can be resumed; empty if the agent sends no id.
-        raw: The event as JSON of A2A 1.0, with all members that the agent sent.
-    """
-
-    response: StreamResponse
-    id: str
-    raw: Any
 
 
 class AgentClient:
@@ -264,7 +248,7 @@ class AgentClient:
         headers = {"a2a-extensions": ", ".join(dict.fromkeys((EXTENSION_URI, *extensions)))}
         if repeatable := bool(key) and (await self.card()).numbered:
             headers["idempotency-key"] = key
-        position = _Position()
+        position = StreamPosition()
         sending = partial(self._send, position, params, headers)
         async with aclosing(self._follow(position, sending, repeatable=repeatable)) as events:
             async for event in events:
@@ -282,7 +266,7 @@ class AgentClient:
             UpstreamError: See `stream`.
             ConfigurationError: See `card`.
         """
-        position = _Position(task_id, after)
+        position = StreamPosition(task_id, after)
         return self._follow(position, partial(self._subscribe, position))
 
     async def get_task(self, task_id: str) -> Task:
@@ -324,7 +308,7 @@ class AgentClient:
 
     async def _follow(
         self,
-        position: "_Position",
+        position: StreamPosition,
         first: Callable[[], AsyncGenerator[StreamEvent]],
         *,
         repeatable: bool = False,
@@ -372,7 +356,7 @@ class AgentClient:
         return delay if passed + delay <= self._retry_deadline else None
 
     async def _send(
-        self, position: "_Position", params: dict[str, Any], headers: Mapping[str, str]
+        self, position: StreamPosition, params: dict[str, Any], headers: Mapping[str, str]
     ) -> AsyncGenerator[StreamEvent]:
         card = await self.card()
         streaming = (Operation.SEND_STREAMING_MESSAGE,) if card.may_stream else ()
@@ -386,7 +370,7 @@ class AgentClient:
                 if position.operation is Operation.SEND_MESSAGE or card.streaming or position.task_id:
                     raise
 
-    async def _subscribe(self, position: "_Position") -> AsyncGenerator[StreamEvent]:
+    async def _subscribe(self, position: StreamPosition) -> AsyncGenerator[StreamEvent]:
         """Yield the new events of a task. If the agent does not support subscriptions, poll the task.
 
         Without ids of events, the client ignores deltas, and fetches copies of the artifacts.
@@ -403,7 +387,7 @@ class AgentClient:
             async with aclosing(events):
                 async for event in events:
                     update, status = event.response.artifact_update, event.response.status_update
-                    if not event.id and (update is not None or (status and _ends(status.status.state))):
+                    if not event.id and (update is not None or (status and ends_stream(status.status.state))):
                         if status or anyio.current_time() >= next_copy:
                             for copy in await self._copies(position.task_id):
                                 yield copy
@@ -469,59 +453,6 @@ class AgentClient:
 
     def _request_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return {**REQUEST_HEADERS.get(), **self.headers, **headers}
-
-
-class _Position:
-    """Position in the event stream of a task.
-
-    Attributes:
-        operation: The operation whose response is the current stream.
-        task_id: The id of the task; empty until it is known.
-        last_id: The id of the last event; empty if the events have no ids.
-        settled: True if the stream may end here.
-        ended: True if the client expects no further event.
-        awaits_credentials: True if the task requires credentials. The agent may continue the stream when it has them.
-    """
-
-    def __init__(self, task_id: str = "", last_id: str = "") -> None:
-        self.operation = Operation.SUBSCRIBE_TO_TASK
-        self.task_id = task_id
-        self.last_id = last_id
-        self.settled = False
-        self.ended = False
-        self.awaits_credentials = False
-        self._last_task: Task | None = None
-
-    def advance(self, event: StreamEvent) -> bool:
-        """Record an event. Return True if the event has new content."""
-        response = event.response
-        self.last_id = event.id or self.last_id
-        update = response.artifact_update or response.status_update
-        if response.message is not None:
-            self.settled = self.ended = True
-        elif response.task is not None:
-            self.task_id = response.task.id
-            # The first task of a stream may still have the state from before the message.
-            streamed = self.operation is Operation.SEND_STREAMING_MESSAGE
-            self._enter(response.task.status.state, waits=not streamed)
-            # An agent may send the same task for each attempt, and then close the connection.
-            known, self._last_task = self._last_task, response.task
-            return response.task != known
-        elif update is not None and update.task_id != MISSING_ID:
-            self.task_id = update.task_id
-        if response.status_update is not None:
-            self._enter(response.status_update.status.state, waits=True)
-        return True
-
-    def _enter(self, state: TaskState, *, waits: bool) -> None:
-        self.settled = _ends(state)
-        streamed = self.operation in (Operation.SEND_STREAMING_MESSAGE, Operation.SUBSCRIBE_TO_TASK)
-        self.awaits_credentials = state is TaskState.AUTH_REQUIRED and streamed
-        self.ended = state.terminal or (state.interrupted and waits and not self.awaits_credentials)
-
-
-def _ends(state: TaskState) -> bool:
-    return state.terminal or state.interrupted
 
 
 def _synthetic(response: StreamResponse) -> StreamEvent:

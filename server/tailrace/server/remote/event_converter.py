@@ -6,7 +6,6 @@ If it only extends the content, only the new text is forwarded.
 
 from collections.abc import Iterable, Mapping
 from typing import Any
-from uuid import uuid4
 
 from msgspec.structs import replace
 from pydantic_core import to_json
@@ -17,6 +16,7 @@ from tailrace.server.remote.agent_output_variants import (
     status_text_id,
     text_in_history,
 )
+from tailrace.server.remote.conversation_messages import conversation_messages, readable_part
 from tailrace.server.remote.response_validation import MISSING_ID, RemoteEvent
 from tailrace.server.runtime.limits import size_of
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -24,7 +24,6 @@ from tailrace.streaming.a2a.models import (
     Artifact,
     Message,
     Part,
-    Role,
     Task,
     TaskArtifactUpdateEvent,
     TaskStatus,
@@ -32,30 +31,17 @@ from tailrace.streaming.a2a.models import (
 )
 from tailrace.streaming.a2a.stream_extension import (
     extension_metadata,
-    with_extension_metadata,
     without_extension_metadata,
 )
 from tailrace.streaming.agent.continuation import InterruptedResponse
-from tailrace.streaming.conversion.message_conversion import (
-    results_message,
-    to_a2a_message,
-    to_common_message,
-)
 from tailrace.streaming.conversion.published_artifacts import PublishedArtifact
 from tailrace.streaming.task.growing_artifact import GrowingArtifact
 from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import (
-    ContentPart,
-    ContentPartReasoning,
-    ContentPartText,
-    ContentPartToolCall,
-    ContentPartToolResult,
     UpstreamError,
     UpstreamFault,
 )
-from tailrace.wrappers import Message as CommonMessage
-from tailrace.wrappers import Role as SpeakerRole
 
 MAX_ARTIFACTS = 1_000
 """Maximum number of artifacts of one response."""
@@ -72,7 +58,6 @@ MAX_MESSAGE_PARTS = 2_000
 _OF_THE_REMOTE = ("number", "received", "dialect")
 """Extension metadata about the log of the remote agent, which is not forwarded."""
 
-_TOOL_PARTS = (ContentPartToolCall, ContentPartToolResult)
 
 _SUCCESSFUL = (TaskState.COMPLETED, TaskState.INPUT_REQUIRED)
 
@@ -282,7 +267,7 @@ class EventConverter:
         if message is not None and _size_of(message) > MAX_ARTIFACT_BYTES:
             raise _too_large(f"{MAX_ARTIFACT_BYTES} bytes in a message")
         if message is not None and any(part.data is not None for part in message.parts):
-            message = message.model_copy(update={"parts": tuple(map(_readable, message.parts))})
+            message = message.model_copy(update={"parts": tuple(map(readable_part, message.parts))})
         output = (
             output_of_status(message, metadata, self._turn) if status.state is TaskState.WORKING else None
         )
@@ -393,40 +378,9 @@ class EventConverter:
         if self._parts > MAX_PARTS:
             raise _too_large(f"{MAX_PARTS} parts")
 
-    # --- the conversation ---------------------------------------------------------------------------------------
-
     def messages(self, metadata: Mapping[str, Any] | None = None) -> list[Message]:
-        """Return the messages for the conversation: the artifacts and the last status of this response.
-
-        Results of tools that the remote agent ran are separate messages.
-
-        Args:
-            metadata: Metadata for the last message of the agent; None for none.
-        """
-        content: list[ContentPart] = []
-        for artifact in self.artifacts:
-            fields = extension_metadata(artifact.metadata)
-            channel = fields.get("channel")
-            if fields.get("choice") or channel == "output":
-                # The conversation has only the first choice, and a parsed value would repeat the text.
-                continue
-            for item in _content_of(artifact.parts):
-                if channel in ("tool_call", "tool_result") and not isinstance(item, _TOOL_PARTS):
-                    continue  # arguments that are not a complete call
-                if channel == "reasoning" and isinstance(item, ContentPartText):
-                    item = ContentPartReasoning(text=item.text, metadata=item.metadata)
-                content.append(item)
-        if self._question is not None:
-            content += _content_of(self._question.parts)
-        messages = _in_rounds(_each_once(content))
-        last = max(at for at, message in enumerate(messages) if message.role is SpeakerRole.MODEL)
-        messages[last] = messages[last].model_copy(update={"metadata": dict(metadata or {})})
-        return [
-            to_a2a_message(message, message_id=str(uuid4()))
-            if message.role is SpeakerRole.MODEL
-            else results_message(message)
-            for message in messages
-        ]
+        """Return the messages for the conversation; see `conversation_messages`."""
+        return conversation_messages(self.artifacts, self._question, metadata or {})
 
 
 def _too_large(allowed: str) -> UpstreamError:
@@ -470,54 +424,3 @@ def _joined(parts: Iterable[Part]) -> list[Part]:
 def _is_bare_text(part: Part) -> bool:
     """Return True if a part is a text without metadata, file name and media type."""
     return part.text is not None and not (part.metadata or part.filename or part.media_type)
-
-
-def _content_of(parts: Iterable[Part]) -> list[ContentPart]:
-    """Convert parts to the common format. Tool calls that are not valid become data."""
-    content: list[ContentPart] = []
-    for part in parts:
-        if part.text == "":
-            continue
-        content += to_common_message(_in_a_message(_readable(part))).content
-    return content
-
-
-def _readable(part: Part) -> Part:
-    """Mark a tool call or result that is not valid as data. Other parts are unchanged."""
-    if part.data is None:
-        return part
-    try:
-        to_common_message(_in_a_message(part))
-    except ValueError:
-        return part.model_copy(update={"metadata": with_extension_metadata(part.metadata, channel="data")})
-    return part
-
-
-def _in_a_message(part: Part) -> Message:
-    return Message(message_id="-", role=Role.AGENT, parts=(part,))
-
-
-def _each_once(content: Iterable[ContentPart]) -> Iterable[ContentPart]:
-    """Remove repeated calls and results. An artifact and a status may contain the same call."""
-    seen: set[tuple[type, str]] = set()
-    for item in content:
-        if isinstance(item, _TOOL_PARTS):
-            if (type(item), item.id) in seen:
-                continue
-            seen.add((type(item), item.id))
-        yield item
-
-
-def _in_rounds(content: Iterable[ContentPart]) -> list[CommonMessage]:
-    """Divide content into messages of the agent (at least one) and messages with tool results."""
-    rounds: list[tuple[SpeakerRole, list[ContentPart]]] = [(SpeakerRole.MODEL, [])]
-    provider_calls: set[str] = set()  # calls whose results are part of the response
-    for item in content:
-        if isinstance(item, ContentPartToolCall) and item.kind == "server":
-            provider_calls.add(item.id)
-        is_result = isinstance(item, ContentPartToolResult) and item.id not in provider_calls
-        role = SpeakerRole.TOOL if is_result else SpeakerRole.MODEL
-        if role is not rounds[-1][0]:
-            rounds.append((role, []))
-        rounds[-1][1].append(item)
-    return [CommonMessage(role=role, content=tuple(items)) for role, items in rounds]

@@ -1,9 +1,6 @@
 """An artifact of a task, to which events append content."""
 
-from tailrace.streaming.a2a.models import (
-    Artifact,
-    Part,
-)
+from tailrace.streaming.a2a.models import Artifact, Part
 from tailrace.wrappers.messages import join_surrogates
 
 

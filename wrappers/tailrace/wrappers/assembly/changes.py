@@ -4,9 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tailrace.wrappers.messages import (
-    ContentPart,
-)
+from tailrace.wrappers.messages import ContentPart
 
 
 class Channel(StrEnum):
