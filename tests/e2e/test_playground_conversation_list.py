@@ -85,10 +85,13 @@ async def test_a_long_conversation_hides_no_other_one(browser: "Browser") -> Non
         await until_texts(titles(page), "turn 0")
         await titles(page).click()
         await page.locator(".said", has_text="turn 99").wait_for()
+        await send(page, "İstanbul and a cafe\u0301")
+        await search_field(page).fill("istanbul AND A CAFÉ")
+        await until_texts(titles(page), "İstanbul and a cafe\u0301")
         await search_field(page).fill("turn 99")  # no title
         await page.get_by_text("Nothing found").wait_for()
         await search_field(page).fill("")
-        await until_texts(titles(page), "turn 0", *others[::-1])
+        await until_texts(titles(page), "İstanbul and a cafe\u0301", "turn 0", *others[::-1])
 
 
 async def test_further_pages_are_loaded_on_demand(browser: "Browser") -> None:
@@ -196,6 +199,9 @@ async def test_an_agent_without_a_list_has_the_conversations_of_the_page(browser
         await until_texts(titles(page), "the Danube", "the Nile")
         await search_field(page).fill("nile")
         await until_texts(titles(page), "the Nile")
+        await begin_conversations(page, "İstanbul and a cafe\u0301")
+        await search_field(page).fill("istanbul AND A CAFÉ")
+        await until_texts(titles(page), "İstanbul and a cafe\u0301")
         await search_field(page).fill("nothing like this")
         await page.get_by_text("Nothing found").wait_for()
         assert await page.get_by_role("alert").count() == 0

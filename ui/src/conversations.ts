@@ -9,6 +9,9 @@ const BEGIN = "M12 5v14M5 12h14";
 /** Pause after a key in milliseconds before the text is searched. */
 const TYPING = 200;
 
+/** A text for searches without regard to case and accents, as on the server. */
+const searchText = (text: string) => text.normalize("NFKD").toLowerCase().replace(/[\u0300-\u036f]/g, "").replaceAll("ı", "i");
+
 /** The element, as the list sees it. */
 interface Owner {
 	readonly client: AgentClient;
@@ -190,8 +193,8 @@ export class Conversations {
 
 	draw(): void {
 		const { strings } = this.owner;
-		const words = this.#query.toLowerCase();
-		const isFound = ({ contextId, title }: Conversation) => this.#listed.has(contextId) || (this.#used.has(contextId) && title.toLowerCase().includes(words));
+		const words = searchText(this.#query);
+		const isFound = ({ contextId, title }: Conversation) => this.#listed.has(contextId) || (this.#used.has(contextId) && searchText(title).includes(words));
 		const found = [...this.#known.values()].filter(isFound).sort((one, other) => (one.updateTime < other.updateTime ? 1 : -1));
 		const items = found.map(({ contextId, title }) => {
 			const item = this.#item(contextId);

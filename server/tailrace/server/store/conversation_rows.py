@@ -5,6 +5,7 @@ of these tasks. Each listed task has a row with this text, because an older task
 """
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -35,6 +36,9 @@ MAX_DEFAULT_TITLE = 60
 
 _WORD = re.compile(rf"[^\s\0-\x1f\x7f]{{1,{MAX_DEFAULT_TITLE}}}")
 
+# Accents (U+0300 to U+036F) and NUL are removed, and the dotless i of Turkish is searched as i.
+_SIMPLE = str.maketrans({**dict.fromkeys((0, *range(0x300, 0x370))), "\u0131": "i"})
+
 
 def title_of(texts: Iterable[str], limit: int = MAX_DEFAULT_TITLE) -> str:
     """Return the first words of texts, with one space between them.
@@ -54,11 +58,12 @@ def title_of(texts: Iterable[str], limit: int = MAX_DEFAULT_TITLE) -> str:
 
 
 def search_text_of(title: str) -> str:
-    """Return the form of a title for searches that ignore case.
+    """Return the form of a title for searches: without the differences of case, accents, and compatibility characters.
 
     NUL is removed: SQLite would search only the text before it, and PostgreSQL rejects it.
     """
-    return title.casefold().replace("\0", "")
+    decomposed = unicodedata.normalize("NFKD", title).casefold()
+    return unicodedata.normalize("NFC", decomposed.translate(_SIMPLE))
 
 
 def add_to_conversations(connection: Connection, writes: Sequence[TaskWrite]) -> None:

@@ -250,7 +250,7 @@ class ConversationFilter(msgspec.Struct, frozen=True):
     """A filter for lists of conversations. Empty values match all conversations.
 
     Attributes:
-        text: Text that the title must contain, without regard to case.
+        text: Text that the title must contain, without regard to case and accents.
         related_to: The id of a conversation. Matches this conversation, and all conversations that branches connect with it.
     """
 

@@ -24,7 +24,7 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0014"
+HEAD = "0015"
 """The number of the newest migration."""
 
 metadata = MetaData()
@@ -225,7 +225,7 @@ conversation_tasks = Table(
     Column("task_id", Name, nullable=False),
     Column("owner", Name, nullable=False),
     Column("context_id", Name, nullable=False),
-    # The beginning of the caller's first message, and the same text for searches.
+    # The beginning of the caller's first message, and its form for searches (`search_text_of`).
     Column("title", Name, nullable=False),
     Column("search_text", Name, nullable=False),
     # If the message began a branch: its id, and the conversation and the message before which the branch begins; otherwise NULL.
@@ -252,7 +252,7 @@ conversations = Table(
     Column("updated", Time, nullable=False),
     # The title that the caller chose; NULL for the default title.
     Column("title", Name),
-    # The title, chosen or default, for searches.
+    # The title, chosen or default, in the form for searches.
     Column("search_text", Name, nullable=False),
     Index("conversations_by_time", "owner", "updated", "context_id"),
     Index("conversations_by_root", "owner", "root", "updated", "context_id"),
