@@ -27,7 +27,13 @@ CHARACTERS_OF_VALUE = 1024
 RELEASE_AFTER = 1.0
 """Number of seconds between large work and the return of freed memory to the operating system."""
 
-_JSON_TYPES = (str, bytes, int, float, dict, list, tuple)
+# Types whose objects may be empty. ``not`` is applied only to them, because it can raise an exception for other objects (arrays of
+# numpy).
+_JSON_TYPES = frozenset({str, bytes, int, float, bool, dict, list, tuple, type(None)})
+
+# For `isinstance`: the expression ``str | bytes`` would create an object at each call.
+_TEXT, _ARRAY = (str, bytes), (list, tuple)
+
 _BYTES_OF_JSON_VALUE = 64  # average size
 
 # Parameters of glibc's function ``mallopt``.
@@ -55,30 +61,27 @@ def json_cost(value: object) -> int:
 
     A cost above `MAX_INLINE_COST` is not exact. The keys of dicts may have any type that pydantic or msgspec can encode.
     """
-    if _is_empty(value):
+    if type(value) in _JSON_TYPES and not value:
         return 0
     cost, waiting = 0, [value]
     while waiting and cost <= MAX_INLINE_COST:
         each = waiting.pop()
         cost += 1
-        if isinstance(each, str | bytes):
-            cost += text_cost(each)
+        if isinstance(each, _TEXT):
+            cost += len(each) // CHARACTERS_OF_VALUE
+        elif isinstance(each, BaseModel):
+            waiting += [member for member in vars(each).values() if type(member) not in _JSON_TYPES or member]
         elif isinstance(each, dict):
             members = cast("dict[object, object]", each)
-            cost += sum(text_cost(key) for key in members if isinstance(key, str | bytes))
-            waiting.extend(members.values())
-        elif isinstance(each, list | tuple):
-            waiting.extend(cast("list[object]", each))
-        elif isinstance(each, BaseModel):
-            waiting.extend(value for value in vars(each).values() if not _is_empty(value))
+            for key in members:
+                if isinstance(key, _TEXT):
+                    cost += len(key) // CHARACTERS_OF_VALUE
+            waiting += members.values()
+        elif isinstance(each, _ARRAY):
+            waiting += cast("list[object]", each)
         elif isinstance(each, msgspec.Raw):
             cost += memoryview(each).nbytes // CHARACTERS_OF_VALUE
     return cost
-
-
-def _is_empty(value: object) -> bool:
-    # ``not`` can raise an exception for other objects (arrays of numpy).
-    return value is None or (isinstance(value, _JSON_TYPES) and not value)
 
 
 def json_text_cost(text: bytes) -> int:
