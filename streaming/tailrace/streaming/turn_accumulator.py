@@ -100,7 +100,6 @@ class _ResponseItems(Generic[T]):
         return self._read_count > len(self.items)
 
     def pop_new(self) -> list[T]:
-        """Return the items since the last call."""
         new = self.items[self._read_count :]
         self._read_count = len(self.items)
         return new

@@ -107,8 +107,6 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
 
 
 class _JoinedChunk(ChunkWrapper[Any], gc=False):
-    """A chunk whose text was replaced."""
-
     original: Any = None
     text: str = ""
 

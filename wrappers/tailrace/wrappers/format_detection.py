@@ -48,8 +48,6 @@ def detect_format(fields: Mapping[str, Any]) -> str | None:
 
 
 class _Probe(EventDecoder[ChunkWrapper[Any]]):
-    """Decoder that detects the format of events and returns no content."""
-
     __slots__ = ("format",)
 
     def __init__(self) -> None:

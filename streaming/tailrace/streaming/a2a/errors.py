@@ -19,7 +19,7 @@
         ├── InternalError                               -32603    500
         └── ParseError                                  -32700    400
 
-The HTTP and gRPC statuses are those of A2A 1.0.1. Five of them were different in 1.0.0.
+The HTTP and gRPC statuses are those of A2A 1.0.1.
 
 Source: A2A 1.0.1, sections 3.3.2 (errors), 5.4 (mapping) and 9.5 (JSON-RPC error object); ``google.rpc.ErrorInfo``
 and ``google.rpc.BadRequest``.

@@ -50,9 +50,6 @@ class _Container:
     Attributes:
         states: The alternatives that are still possible.
         path: The path in the complete value, for messages. It contains only names that are in the schema.
-        names: The names of the members so far.
-        name: The name of the current member.
-        count: The number of items so far.
     """
 
     states: list[_State]

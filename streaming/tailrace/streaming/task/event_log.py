@@ -34,7 +34,6 @@ class TaskLog:
     Attributes:
         number: The number of the last published event.
         ended: True if no further events follow.
-        events: The events in memory.
         first: The number of the oldest event in memory; the number of the next event if there is none.
         waiting: A future for each cursor that waits for an event.
         woken: The number of cursors that were woken and have not read yet.

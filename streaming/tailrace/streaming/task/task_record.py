@@ -1,6 +1,6 @@
 """The state of a task, and the conversion of its updates: each update becomes one numbered, encoded event.
 
-Applying an update takes constant time. Creating a snapshot takes time proportional to the task's size.
+Applying an update takes constant time.
 """
 
 from collections.abc import Mapping

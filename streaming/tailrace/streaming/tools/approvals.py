@@ -114,7 +114,6 @@ class ApprovalRequest:
 
     Attributes:
         arguments: The canonical JSON of the arguments.
-        digest: The digest of the call.
         expires_at: The time after which the call cannot be approved.
         reason: The reason for a request to repeat a call whose result was lost; otherwise empty.
     """
@@ -157,13 +156,10 @@ class ApprovalDecision:
 
 @dataclass(frozen=True, slots=True)
 class RecordedDecision:
-    """A decision that the server recorded in the conversation.
+    """A decision that the server recorded in the conversation. See `ApprovalDecision` for the other attributes.
 
     Attributes:
         digest: The digest of the call to run, with the replaced arguments of ``edit``.
-        decision: See `ApprovalDecision`.
-        reason: See `ApprovalDecision`.
-        arguments: See `ApprovalDecision`.
         lost: True if the call may have run already, and its result was lost.
     """
 

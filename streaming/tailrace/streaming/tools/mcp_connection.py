@@ -157,7 +157,6 @@ class _Connection:
 
     Attributes:
         tools: The tools by name; empty before the client is connected.
-        messages: The filter for the messages of the server.
     """
 
     def __init__(self, server: StdioServer | HttpServer, connect_timeout: float) -> None:
@@ -198,7 +197,6 @@ class _Connection:
         )
 
     def close(self) -> None:
-        """Close the connection, or stop opening it."""
         self._closed = True
         self._ending.set()
         if not self._has_result.is_set():
@@ -265,7 +263,6 @@ def _redactor(server: StdioServer | HttpServer) -> Redactor:
 
 
 async def _list_tools(client: Client) -> dict[str, Fields]:
-    """List all tools; none for a server without tools."""
     tools = BoundedTools()
     if client.server_capabilities.tools is None:
         return tools.by_name

@@ -331,7 +331,6 @@ def _user_blocks(message: Message, server_call_ids: AbstractSet[str]) -> list[Fi
 
 
 def _is_server_tool_result(result: ContentPartToolResult) -> bool:
-    """Return True if the result comes from a server tool of this API."""
     return as_text(own_fields(result.metadata, KEY).get("type")).endswith("_tool_result")
 
 

@@ -467,7 +467,6 @@ def _thinking(own: Mapping[str, Any], seal: str = "") -> BlockDelta:
 
 
 def _response_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an object that describe the response (``id``, ``model``, …)."""
     return {
         name: value
         for name, value in fields.items()

@@ -92,7 +92,6 @@ class InvocationEvents:
         return [*self._anthropic.close(), *self._converse.close()]
 
     def _wrap_metadata(self, metadata: dict[str, Any]) -> BedrockWrapper:
-        """Return a chunk wrapper for the fields that Bedrock has added to a chunk of the model."""
         wrapper = BedrockWrapper(metadata, details=ChunkDetails(metadata=metadata))
         metrics = as_mapping(metadata.get(_METRICS))
         if metrics is not None:
@@ -168,7 +167,6 @@ class InvocationEvents:
         return self._text(fields, first.get("text"), first.get("stop_reason"))
 
     def _text(self, fields: Mapping[str, Any], text: object, reason: object) -> BedrockWrapper:
-        """Return the chunk wrapper for text, a finish reason and cumulative token counts."""
         counts = {name: value for name, value in fields.items() if name in _COUNTS and value is not None}
         if counts:
             self._counts = merged_usage(self._counts, counts)

@@ -119,7 +119,6 @@ class Cassette(_Model):
         format: The wire format of the body, a key of `tailrace.wrappers.providers.FORMATS`.
         recorded: The time at which the request was sent.
         pieces: The chunks of the body.
-        failure: The error that ended the response, or None.
     """
 
     tailrace_cassette: Literal[1] = 1

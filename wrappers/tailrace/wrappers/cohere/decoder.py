@@ -62,9 +62,7 @@ class CohereWrapper(ReadWrapper[dict[str, Any]], gc=False):
     """Chunk wrapper for one event of the stream.
 
     Attributes:
-        text: The visible text of a content block.
         reasoning: The ``thinking`` of a content block, or the ``tool_plan``.
-        calls: The fragment of a tool call.
         finish: The ``finish_reason`` of the event ``message-end``.
         usage: The counts of the event ``message-end``: ``tokens``, otherwise ``billed_units``.
     """
@@ -341,7 +339,6 @@ def _read_usage(value: object) -> Usage | None:
 
 
 def _other_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
-    """Return the non-empty fields that are not standard fields."""
     return {
         name: value for name, value in fields.items() if name not in standard and value not in (None, "", [])
     }

@@ -2,7 +2,7 @@
 
 Providers reject a conversation with a call without a result, a result without a call, or an invalid id. Such conversations are
 common: a turn was interrupted, a client sent only some results, or another provider created the ids. Model clients therefore
-repair the conversation before each request, always in the same way.
+repair the conversation before each request.
 
 In this module, a *round* consists of adjacent messages of the model, and the other messages up to the model's next message. A
 call matches only results in the same round. If several results match, the order of preference is: the same id and tool name; the

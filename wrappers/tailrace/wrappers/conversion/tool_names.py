@@ -1,8 +1,7 @@
 """Replacement of tool names that a provider rejects. The original names are restored in responses.
 
-Names such as ``weather.get``, or the name of an MCP tool with 80 characters, may violate a provider's rule for tool names. A
-model client replaces such names everywhere in a request: in tool definitions, the tool choice, calls and results. A valid name is
-never changed.
+A provider may reject names such as ``weather.get``, or names with 80 characters. A model client replaces such names everywhere in
+a request.
 
 A replacement depends only on the original name. It ends with digits of the name's hash, so that different names have different
 replacements.
@@ -260,8 +259,6 @@ class _PendingCall:
 
     Attributes:
         raw: The provider's object that contained the first fragment.
-        name: The name so far.
-        fragments: The fragments of the call.
     """
 
     __slots__ = ("fragments", "name", "raw")
@@ -290,8 +287,6 @@ def _has_content(chunk: ChunkWrapper[Any]) -> bool:
 
 
 class _RenamedChunk(ChunkWrapper[Any], gc=False):
-    """A chunk with restored tool names."""
-
     original: Any = None
     calls: list[ToolCallDelta] = msgspec.field(default_factory=list[ToolCallDelta])
 

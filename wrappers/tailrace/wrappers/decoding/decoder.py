@@ -172,7 +172,6 @@ class EventDecoder(ResponseDecoder[W]):
         return self._feed_slow(data)
 
     def _feed_slow(self, data: bytes) -> list[W]:
-        """Decode the bytes of one network read without a fast path."""
         if self._has_ended:
             return []
         self._count_bytes(data)

@@ -28,7 +28,7 @@ class FieldFold:
     is not null is used. List items with the same ``index`` and ``type`` are fragments of one block, and are merged, unless they
     have different ids or are complete (images, citations).
 
-    The time for `add` is linear in the size of the new fields. `add` does not change its argument.
+    `add` does not change its argument.
     """
 
     __slots__ = ("_fields",)

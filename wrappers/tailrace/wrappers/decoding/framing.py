@@ -2,7 +2,7 @@
 
 Sans-IO. ``feed(data)`` decodes the bytes of one network read, and returns the complete payloads. ``close()`` must be called once
 at the end of the body. Lines end with LF, CR or CRLF. A read may end within a character, and U+2028 or U+0085 in a JSON text does
-not end a line. The time is linear in the number of bytes. The size of each buffer is limited.
+not end a line. The size of each buffer is limited.
 """
 
 import itertools

@@ -25,7 +25,7 @@ class ThinkTagSplitter:
 
     Reasoning begins with an opening tag at the start of the response, and ends with the first closing tag. White space may
     precede the opening tag. A tag elsewhere is text. The tags, the white space next to them, and empty reasoning are dropped. A
-    tag may be split between fragments. The time is linear in the length of the text.
+    tag may be split between fragments.
     """
 
     __slots__ = ("_has_begun", "_space", "_state", "_tag")

@@ -314,7 +314,6 @@ def _use_standard_base64(content: Mapping[str, Any]) -> None:
 
 
 def _blocked_finish(fields: Mapping[str, Any]) -> FinishMessage | None:
-    """Return the finish message of a blocked prompt; None if the prompt was not blocked."""
     feedback = as_mapping(fields.get("promptFeedback")) or {}
     reason = feedback.get("blockReason")
     if not reason:

@@ -254,7 +254,6 @@ class InteractionReader:
         return self._content(event, step, delta)
 
     def _update_step(self, step: _Step, fields: Mapping[str, Any]) -> None:
-        """Update a call or result with the fields of an event."""
         step.call_id = step.call_id or as_text(fields.get("id")) or as_text(fields.get("call_id"))
         step.name = step.name or as_text(fields.get("name"))
         step.is_error = step.is_error or fields.get("is_error") is True

@@ -65,7 +65,7 @@ class _Text:
 
 
 class PartialArguments:
-    """The streamed arguments of one call. The time to add a value is linear in its length."""
+    """The streamed arguments of one call."""
 
     __slots__ = ("_root",)
 

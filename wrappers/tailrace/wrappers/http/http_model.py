@@ -207,7 +207,6 @@ class HTTPModel(Model):
         return ChunkStream(body, self._decoder(), names, self), close_body
 
     def _repaired_history(self, history: History, names: ToolNames) -> History:
-        """Repair a history: match calls with results, and replace invalid ids and tool names."""
         matched = with_repaired_results(with_matched_ids(history, pattern=self.converter.id_pattern))
         return names.replace_in_history(matched)
 

@@ -434,7 +434,6 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         return [chunk for chunk in remaining if chunk.details is None or chunk.details.error is None]
 
     def _redact(self, chunk: ChunkWrapper[Any]) -> None:
-        """Redact the error in a chunk, if there is one."""
         error = chunk.details.error if chunk.details is not None else None
         if error is not None:
             request = self._body.request

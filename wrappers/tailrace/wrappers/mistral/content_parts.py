@@ -87,7 +87,6 @@ def _kind(file: ContentPartFile, media_type: str) -> str | None:
 
 
 def _read_file(kind: str, part: Mapping[str, Any]) -> ContentPartFile | None:
-    """Return the file in a content part; None if it has no valid file."""
     if kind == "file" and as_text(part.get("file_id")):
         return ContentPartFile(
             url=f"{_FILE_ID}{part['file_id']}", metadata=_own_fields(part, "type", "file_id")

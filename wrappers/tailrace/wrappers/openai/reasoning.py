@@ -3,10 +3,9 @@
 OpenAI's models do not return or accept reasoning in this API. Other servers use one of two forms:
 
 - Most servers return reasoning as text, in the field ``reasoning_content`` or ``reasoning``. DeepSeek and Moonshot reject every
-  later request if a message of a turn with tool calls has no reasoning (https://api-docs.deepseek.com/guides/thinking_mode).
-  Here, a turn consists of a user message and the messages up to the next user message. In turns without tool calls, servers
-  ignore reasoning, and older servers rejected it. Reasoning text is therefore sent only in turns with tool calls, and there in
-  every message of the model.
+  later request if a message of a turn with tool calls has no reasoning (https://api-docs.deepseek.com/guides/thinking_mode). In
+  turns without tool calls, servers ignore reasoning, and older servers rejected it. Reasoning text is therefore sent only in
+  turns with tool calls, and there in every message of the model.
 - Some servers return reasoning in sealed (encrypted or signed) objects, for example ``reasoning_details`` of OpenRouter and
   compatible servers (https://openrouter.ai/docs/use-cases/reasoning-tokens), and ``thinking_blocks`` of LiteLLM's proxy. Later
   requests must contain these objects unchanged and in the same order.

@@ -187,7 +187,6 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _add(
         self, part: Part, text: str, event: Fields, logprobs: Sequence[Fields] = ()
     ) -> ResponsesEventWrapper:
-        """Add text to a part. Return the chunk wrapper of the text."""
         is_first = not part.length
         part.add(text)
         kind, item = part.kind, part.item

@@ -203,7 +203,6 @@ def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _rejects_include(error: UpstreamError) -> bool:
-    """Return True if the provider rejected a request because of the member ``include``."""
     bodies = as_mappings([error.details])
     errors = as_mappings([each.get("error") for each in bodies]) or bodies
     return error.status == 400 and any(each.get("param") == "include" for each in errors)

@@ -49,12 +49,10 @@ class Item:
     """The content of one item that the decoder has returned.
 
     Attributes:
-        kind: The type of the item.
         position: The unique position of the item in the response.
         parts: The parts by type and index, in order of appearance.
         metadata: The fields of a message that are already in the metadata of its text.
         announced: True if the start of the call was returned.
-        done: True if the item is complete.
     """
 
     __slots__ = ("announced", "done", "kind", "metadata", "parts", "position")
