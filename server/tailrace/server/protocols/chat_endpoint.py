@@ -129,7 +129,7 @@ class ChatEndpoint:
             caller = replace(caller, send_key=key)
         context_id = await self._conversations.context_of(request, caller)
         lock = self.operations.assignment_lock(context_id, caller) if context_id else nullcontext()
-        # Meanwhile, no other request can be assigned to the same position in the conversation.
+        # While this request holds the lock, no other message can be added to the conversation or its branches.
         async with lock:
             sent = await self._send_once(request, replace(caller, has_assignment_lock=bool(context_id)))
         if isinstance(sent, SendKey):
@@ -140,13 +140,13 @@ class ChatEndpoint:
         self, request: ChatRequest, caller: Caller
     ) -> tuple[EventStream, frozenset[str]] | SendKey:
         """Send the message of a request. If it was sent before, return its key."""
-        # First, because the stored conversation already contains the message of a repeated request, and `Conversations.assign`
-        # would not find the conversation.
+        # This check comes before `_assign`. The stored conversation already contains the message of a repeated request, so
+        # `Conversations.assign` would not find the conversation.
         known = await self.operations.sent_before(caller)
         if known is not None:
             return known
         stream, call_ids = await self._assign(request, caller)
-        # Without the lock, a repeated request may have been accepted since the check.
+        # Without the lock, another request with the same key may have been accepted since the check.
         if stream.repeated_key is not None:
             stream.close()
             return stream.repeated_key
@@ -187,7 +187,8 @@ class ChatEndpoint:
         """Return the newest task of a conversation and its branches; None if there is none.
 
         Args:
-            key: The key of the conversation.
+            key: The key that the client chose for the conversation. The context ids of the conversation and its branches are
+                derived from it (`branch_context_ids`).
             caller: The owner of the conversation.
             running: True to consider only running tasks.
         """
@@ -200,9 +201,9 @@ class ChatEndpoint:
         return max(found, key=_changed_at, default=None)
 
     async def conversation(self, key: str, caller: Caller) -> tuple[Task | None, Sequence[Message]]:
-        """Return the newest task of a conversation, and the messages of its context; None and no messages without a task.
+        """Return the newest task of a conversation, and the messages of the task's context.
 
-        If the task is running, its incomplete response is omitted.
+        If the conversation has no task, return None and no messages. If the task is running, its incomplete response is omitted.
         """
         task = await self.newest_task(key, caller)
         if task is None:

@@ -1,7 +1,7 @@
 """Joins artifacts, which grow in parallel and can be replaced, into one append-only text for each channel.
 
-In each channel, the first incomplete artifact is sent as it grows. The next artifact follows after its end. Files and data become
-Markdown.
+In each channel, the first incomplete artifact is sent as it grows. When that artifact is complete, the next one follows. Files
+and data become Markdown.
 """
 
 from tailrace.server.protocols import ui_events
@@ -66,7 +66,7 @@ class SerialChannel:
         if not self._live:
             return ""
         if entry.position < self._current:
-            # A complete artifact has changed. It can only be resumed if no text of later artifacts was sent.
+            # A complete artifact has changed. Its new text can be sent only if no text of later artifacts was sent.
             if any(other.is_started for other in self._order[entry.position + 1 :]):
                 if entry.text.pop_new():
                     raise DivergedError
@@ -135,9 +135,10 @@ class SerialTexts:
 
     Args:
         live: True to report text as it grows, False to report all text at the end.
-        last_round: Whether only the text of the last round is the response, because clients parse it as JSON. The text of earlier
-            rounds is then reported as reasoning. A text that begins with ``{`` is sent immediately. Other text is held back until
-            its round is known to be the last.
+        last_round: True if only the text of the last round is the response. Used if clients parse the response as JSON. The text
+            of earlier rounds is then reported as reasoning. A text that begins with ``{`` is sent immediately. Other text is held
+            back until the next round starts or the turn ends. If the turn ends with pending calls, held text is reported as
+            reasoning.
     """
 
     omits_finished_calls = True
@@ -221,7 +222,7 @@ class SerialTexts:
         return []
 
     def abort(self) -> list[ui_events.UiEvent]:
-        """Return no events. Sent text remains."""
+        """Return no events for a failed turn. The client keeps the text already sent, and held text is not sent."""
         return []
 
     def close(self, *, pending_calls: bool = False) -> list[ui_events.UiEvent]:

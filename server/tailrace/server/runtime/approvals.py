@@ -1,6 +1,6 @@
 """Decisions of callers about tool calls that wait for an approval.
 
-`decided_message` checks the decisions in a message, and records them in its metadata. The same event contains the decision and
+`decided_message` checks the decisions in a message, and records them in its metadata. One event both stores the decisions and
 changes the state of the task. Two decisions about one call therefore cannot both be accepted.
 
 Before a turn runs approved calls, it writes their ids as ``executing`` to the log, and waits until this event is persisted. If

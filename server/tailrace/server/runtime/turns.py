@@ -120,7 +120,7 @@ class TurnRunner:
 
     def run_soon(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
         """Begin a turn and run it in the task group; see `run`."""
-        assert self.group is not None  # noqa: S101 — the message was admitted
+        assert self.group is not None  # noqa: S101 — a message is admitted only while the engine runs
         # Before any await, so that a cancellation or a stop always finds the cancel scope of the turn.
         if not active.running:
             active.begin_turn()
@@ -264,7 +264,10 @@ class TurnRunner:
         return False
 
     def _suspend(self, active: ActiveTask) -> None:
-        """Suspend a turn. Its last event records that no crash interrupted it, and persists the usage so far."""
+        """Suspend a turn. Its last event marks the task as ``suspended``, so that the recovery does not assume a crash.
+
+        The usage so far is persisted with this event.
+        """
         if active.record.state in (TaskState.SUBMITTED, TaskState.WORKING):
             fields = {EXTENSION_URI: {"suspended": True}}
             self.persist(active, (active.record.apply(StatusUpdate(TaskState.WORKING, metadata=fields)),))
@@ -305,7 +308,7 @@ class TurnRunner:
                     events.append(record.append_text(item))
                     continue
                 if isinstance(item, MessageAdded):
-                    if events:  # the message is stored with the next event
+                    if events:  # the message belongs to the next event, so the earlier events are persisted without it
                         self.persist(active, events)
                         events = []
                     self._add_message(active, item.message)
@@ -329,7 +332,10 @@ class TurnRunner:
         return None
 
     def _add_message(self, active: ActiveTask, message: Message) -> None:
-        """Store a message with the next event. The message contains the content of all artifacts so far."""
+        """Store a message with the next event.
+
+        This message and the earlier ones contain the content of all artifacts so far, so `end` must not add this content again.
+        """
         record = active.record
         active.new_messages.append(
             message.model_copy(update={"context_id": record.context_id, "task_id": record.id})
@@ -349,14 +355,16 @@ class TurnRunner:
             self._add_message(active, results)
         message = messages_from_artifacts(made, record, active.recorded_rounds)
         active.recorded_rounds, active.recorded_attempts, active.unanswered_calls = 0, 0, frozenset()
-        if active.attached_attempt is not None:  # no part of its response was received again
+        # If no chunk of the response of this attempt arrived after the restart, its record is restored in the ledger.
+        if active.attached_attempt is not None:
             active.usage += (active.attached_attempt,)
             active.attached_attempt = None
         if message is not None:
             active.new_messages.append(message)
         if record.state.terminal:
-            # The turns of waiting messages will not run, but the conversation contains these messages. Exception: the first
-            # message of a task, if its turn never began. Messages of earlier waiting turns must come before it.
+            # The turns of waiting messages will not run, but their messages are added to the conversation. Exception: the first
+            # message of a task. It cannot be added now, because earlier turns of other tasks may still wait, and their messages
+            # must come before it.
             active.new_messages += [
                 waiting.message for waiting in active.waiting if not waiting.in_history and waiting.number > 1
             ]
@@ -439,7 +447,8 @@ class TurnRunner:
     def end_log(self, active: ActiveTask) -> None:
         """End the log of a task and its streams, if all events are published and the task has ended.
 
-        If the server is stopping, also end the log of a task that waits for input. Clients can resume after the restart.
+        If the server is stopping, also end the log of a task without a running turn: the task waits for input, or its turn was
+        suspended. Clients can resume after the restart.
         """
         if active.log.number == active.record.number and (
             active.record.state.terminal or (self.stopping and not active.running)

@@ -1,7 +1,8 @@
 """The JSON-RPC binding of A2A: all versions have the same URL (A2A 1.0, section 9; A2A 0.3, section 3.2.1).
 
 A request is checked in this order: authentication, media type, JSON, envelope, method, version, parameters. Most errors have HTTP
-status 200. The exceptions are 415 (another media type), 413 (body too large), 408 (body too slow), and errors of authentication.
+status 200. The exceptions are 415 (the media type is not JSON), 413 (body too large), 408 (body too slow), 503 (the server stops
+before the body is complete), and errors of authentication.
 """
 
 import math
@@ -47,7 +48,8 @@ JsonRpcId = str | int | float | None
 MAX_ID_BYTES = 256
 """Maximum bytes of the id of a request, as ASCII JSON without quotation marks.
 
-Every event of a stream contains the id. In one write of up to 512 KiB of events (`TaskLog`), the ids add at most 1 MB.
+Every event of a stream contains the id. A stream sends up to 512 KiB of events at once (``unread_bytes`` of `TaskLog`). If the
+events are small, the ids are larger than the events, and add up to 1 MB.
 """
 
 

@@ -50,7 +50,11 @@ class StoredTurn(NamedTuple):
 
     @property
     def has_started(self) -> bool:
-        """True if the agent has begun to process the request."""
+        """True if the turn has ended, or the state of its task is not SUBMITTED.
+
+        A message that continues a task changes the state to WORKING immediately. The property is then True even if the turn still
+        waits for other turns of the conversation.
+        """
         return self.turn_has_ended or self.task.status.state is not TaskState.SUBMITTED
 
     async def batches(self) -> AsyncGenerator[Sequence[Event]]:
@@ -73,7 +77,10 @@ def turn_id(task_id: str, turn: int, kind: Kind) -> str:
 
 
 def read_turn_id(object_id: str, kind: Kind) -> tuple[str, int]:
-    """Return the task id and the turn in the id of a response or completion. The task id is empty for an unknown id."""
+    """Return the task id and the turn in the id of a response or completion.
+
+    The task id is empty if the id does not have the form of `turn_id`.
+    """
     prefix = _PREFIXES[kind]
     if not object_id.startswith(prefix):
         return "", 0
@@ -82,7 +89,10 @@ def read_turn_id(object_id: str, kind: Kind) -> tuple[str, int]:
 
 
 async def find_turn(operations: Operations, object_id: str, caller: Caller, kind: Kind) -> StoredTurn:
-    """Return a response or stored completion. A response is also returned if clients cannot retrieve it.
+    """Return a response or stored completion.
+
+    A response is returned even if its request had ``store: false``. Clients cannot retrieve such a response, so routes for stored
+    responses must check `StoredRequest.is_stored`.
 
     Raises:
         OpenAIError: The caller has no such response or stored completion.
@@ -133,11 +143,13 @@ async def _has_ended(operations: Operations, task: Task, turn: int, caller: Call
 
 
 async def read_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> TurnEvents:
-    """Return the stored events of a turn that has ended.
+    """Return the events of a turn that has ended.
+
+    If they are no longer stored, `TurnEvents.batches` raises `EventsDropped`.
 
     Raises:
-        EventsDropped: The events are no longer stored.
-        StoreError: The events cannot be read.
+        TaskNotFoundError: The task was deleted in the meantime.
+        StoreError: The store is not available.
     """
     return TurnEvents(await operations.read_events(stored.task.id, caller), stored.turn)
 
