@@ -20,20 +20,20 @@ async def nodes(postgres: PostgresServer, valkey: ValkeyServer) -> Nodes:
 async def test_a_task_is_located_for_its_owner(nodes: Nodes) -> None:
     async with nodes.store_of_one() as (first, node), nodes.store_of_one() as (second, _):
         await first.commit([write("t", 1, state=TaskState.WORKING, owner="alice")])
-        location = await second.locate("t", "alice")
+        location = await second.ownership.locate("t", "alice")
         assert location is not None
         assert (location.task_id, location.node, location.is_alive) == ("t", node.id, True)
-        assert await second.locate("t", "bob") is None
+        assert await second.ownership.locate("t", "bob") is None
 
 
 async def test_a_claim_is_its_owners(nodes: Nodes) -> None:
     async with nodes.store_of_one() as (first, _), nodes.store_of_one() as (second, _):
-        assert await first.claim("alice", "name")
-        assert await first.claim("bob", "name")
-        assert not await second.claim("alice", "name")
-        await first.release("alice", "name")
-        assert not await second.claim("bob", "name")
-        assert await second.claim("alice", "name")
+        assert await first.ownership.claim("alice", "name")
+        assert await first.ownership.claim("bob", "name")
+        assert not await second.ownership.claim("alice", "name")
+        await first.ownership.release("alice", "name")
+        assert not await second.ownership.claim("bob", "name")
+        assert await second.ownership.claim("alice", "name")
 
 
 async def test_a_node_that_was_declared_dead_takes_over_no_task(
@@ -43,11 +43,11 @@ async def test_a_node_that_was_declared_dead_takes_over_no_task(
         await dead.commit([write("t", 1, state=TaskState.WORKING), write("u", 1, state=TaskState.WORKING)])
         await postgres.execute(f"DELETE FROM nodes WHERE id = '{node.id}'", "nodes")
         with pytest.raises(NotOwnedError):
-            await dead.take_over()
-        tasks, _ = await other.take_over()
+            await dead.ownership.take_over()
+        tasks, _ = await other.ownership.take_over()
         assert {task_id for task_id, _ in tasks} == {"t", "u"}
-        assert await other.owned(["t", "u", "v"]) == {"t", "u"}
-        assert not await dead.owned(["t", "u"])
+        assert await other.ownership.owned(["t", "u", "v"]) == {"t", "u"}
+        assert not await dead.ownership.owned(["t", "u"])
 
 
 async def test_the_claim_of_a_turn_that_is_to_be_taken_over_is_respected(
@@ -55,14 +55,14 @@ async def test_the_claim_of_a_turn_that_is_to_be_taken_over_is_respected(
 ) -> None:
     async with nodes.store_of_one() as (dead, node), nodes.store_of_one() as (other, _):
         await dead.commit([write("t", 1, state=TaskState.WORKING)])
-        assert await dead.claim("", "conversation:c", "t")
+        assert await dead.ownership.claim("", "conversation:c", "t")
         await postgres.execute(f"DELETE FROM nodes WHERE id = '{node.id}'", "nodes")
         for _ in range(2):  # before and after the other node has taken over the task
-            assert not await other.claim("", "conversation:c", "u")
-            await other.take_over()
-        assert await other.claim("", "conversation:c", "t")
+            assert not await other.ownership.claim("", "conversation:c", "u")
+            await other.ownership.take_over()
+        assert await other.ownership.claim("", "conversation:c", "t")
         await other.commit([write("t", 2, state=TaskState.COMPLETED)])
-        assert await other.claim("", "conversation:c", "u")
+        assert await other.ownership.claim("", "conversation:c", "u")
 
 
 async def test_events_that_only_the_database_has_are_read_within_a_bound_on_bytes(nodes: Nodes) -> None:

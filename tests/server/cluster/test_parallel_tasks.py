@@ -9,7 +9,7 @@ from support.nodes import Nodes
 from support.postgres import PostgresServer
 from support.valkey import ValkeyServer
 from tailrace.server.cluster.engine import ClusterEngine
-from tailrace.server.cluster.store import conversation_claim
+from tailrace.server.cluster.ownership import conversation_claim
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.handlers import Turn
 from tailrace.streaming import StatusUpdate, TaskState, Update
@@ -47,7 +47,7 @@ async def test_only_the_task_that_holds_a_context_releases_it(nodes: Nodes) -> N
             await begun.wait()
 
         async def is_free() -> bool:
-            return await second._shared.claim("", conversation_claim("c"))  # pyright: ignore[reportPrivateUsage]
+            return await second._shared.ownership.claim("", conversation_claim("c"))  # pyright: ignore[reportPrivateUsage]
 
         waiting = await start(first, "two")
         await first.cancel_task(waiting.task_id)

@@ -93,9 +93,9 @@ async def test_a_webhook_goes_with_its_task_to_the_node_that_takes_that_over(nod
         config = TaskPushNotificationConfig(id="w", task_id="t", url="http://127.0.0.1:1/")
         await dead.put_push_config(PushConfig("me", "1.0", config, 1))
         await node.unregister(dead.database)
-        assert await second.take_over_webhooks() == []
-        tasks, [(webhook, _)] = await first.take_over()
+        assert await second.ownership.take_over_webhooks() == []
+        tasks, [(webhook, _)] = await first.ownership.take_over()
         assert tasks == [("t", "me")]
         assert webhook.config == config
-        assert await second.take_over() == ([], [])
-        assert await second.take_over_webhooks() == []
+        assert await second.ownership.take_over() == ([], [])
+        assert await second.ownership.take_over_webhooks() == []

@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from tailrace.server.cluster.store import ClusterStore
+from tailrace.server.cluster.ownership import TaskOwnership
 from tailrace.server.store.store import NotOwnedError
 from tailrace.wrappers import StoreError
 
@@ -20,8 +20,8 @@ FIRST_PAUSE, LAST_PAUSE = 0.02, 0.25
 class Claims:
     """The claims of a node."""
 
-    def __init__(self, store: ClusterStore) -> None:
-        self._store = store
+    def __init__(self, ownership: TaskOwnership) -> None:
+        self._ownership = ownership
         self._locks: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
         self._failed_releases: set[tuple[str, str]] = set()
 
@@ -36,13 +36,13 @@ class Claims:
                 await self.release(owner, name)
 
     async def acquire(self, owner: str, name: str, task_id: str | None = None) -> None:
-        """Wait until this node holds a claim. See `ClusterStore.claim` for the arguments.
+        """Wait until this node holds a claim. See `TaskOwnership.claim` for the arguments.
 
         Raises:
             StoreError: The claim cannot be written at present.
         """
         pause = FIRST_PAUSE
-        while not await self._store.claim(owner, name, task_id):
+        while not await self._ownership.claim(owner, name, task_id):
             await anyio.sleep(pause)
             pause = min(1.5 * pause, LAST_PAUSE)
         self._failed_releases.discard((owner, name))
@@ -51,7 +51,7 @@ class Claims:
         """Release a claim, now or in `retry_failed_releases`."""
         with anyio.CancelScope(shield=True):
             try:
-                await self._store.release(owner, name)
+                await self._ownership.release(owner, name)
             except NotOwnedError:
                 pass
             except StoreError as error:
@@ -65,7 +65,7 @@ class Claims:
             StoreError: The store is not available at present.
         """
         for claim in list(self._failed_releases):
-            await self._store.release(*claim)
+            await self._ownership.release(*claim)
             self._failed_releases.discard(claim)
 
     def forget_failed_releases(self) -> None:

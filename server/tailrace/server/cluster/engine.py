@@ -4,7 +4,7 @@ Each task is written by one node until the task or the node ends. PostgreSQL rec
 operation on the task (message, cancellation, webhook) to it. All nodes can read a task: they follow its events in the broker and
 in PostgreSQL.
 
-A *claim* is a name that only one node can hold at a time, for example the name of a conversation (`ClusterStore.claim`).
+A *claim* is a name that only one node can hold at a time, for example the name of a conversation (`TaskOwnership.claim`).
 """
 
 import logging
@@ -32,7 +32,8 @@ from tailrace.server.cluster.node_commands import (
     SetWebhook,
     WrongNodeError,
 )
-from tailrace.server.cluster.store import ClusterStore, TaskLocation, conversation_claim
+from tailrace.server.cluster.ownership import TaskLocation, conversation_claim
+from tailrace.server.cluster.store import ClusterStore
 from tailrace.server.cluster.task_follower import TaskFollower
 from tailrace.server.runtime.active_task import DEFAULT_CALL, ActiveTask, CallContext, Subscription
 from tailrace.server.runtime.client_task_ids import possible_ids
@@ -88,7 +89,7 @@ class ClusterEngine(Engine):
         self._known_nodes: set[str] | None = None
         # The callers, by task id, of tasks of dead nodes that this node has claimed but not recovered yet.
         self._orphans: dict[str, str] = {}
-        self._claims = Claims(store)
+        self._claims = Claims(store.ownership)
         super().__init__(store, agents, **options)
 
     # --- operations ---------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class ClusterEngine(Engine):
             active = self._tasks.in_memory(each, owner)
             if active is not None and not active.is_remote:
                 return None
-            location = await self._shared.locate(each, owner)
+            location = await self._shared.ownership.locate(each, owner)
             if location is None:
                 continue
             if location.state.terminal:
@@ -205,7 +206,7 @@ class ClusterEngine(Engine):
                     "the server that ran the task is gone, and another one is taking over the task; try again later"
                 )
             if location.node != self._node.id:
-                webhooks = await self._shared.claim_task(each)
+                webhooks = await self._shared.ownership.claim_task(each)
                 if webhooks is None:
                     raise _moving_error()
                 if self._push is not None:
@@ -295,7 +296,7 @@ class ClusterEngine(Engine):
 
         If no other node writes the task, the snapshot comes from the store, and may lack the content of some deleted events.
         """
-        location = await self._shared.locate(stored.task.id, owner)
+        location = await self._shared.ownership.locate(stored.task.id, owner)
         if location is not None and location.is_alive and location.node != self._node.id:
             task = Task.model_validate_json(
                 await self._request_from_node(location, GetSnapshot(location.task_id, owner))
@@ -323,7 +324,7 @@ class ClusterEngine(Engine):
                 logger.warning("a node has a deleted task in memory for a while longer: %s", error)
 
         async with anyio.create_task_group() as group:
-            for node in await self._shared.node_ids() - {self._node.id}:
+            for node in await self._shared.ownership.node_ids() - {self._node.id}:
                 group.start_soon(forget_at, node)
 
     async def _forget_here(self, task_id: str, owner: str) -> None:
@@ -361,7 +362,7 @@ class ClusterEngine(Engine):
     async def _is_written_here(self, active: ActiveTask) -> bool:
         # If this machine was paused, other nodes may have declared this node dead.
         try:
-            location = await self._shared.locate(active.record.id, active.owner)
+            location = await self._shared.ownership.locate(active.record.id, active.owner)
         except StoreError:
             return False
         return location is None or (location.node == self._node.id and location.is_alive)
@@ -464,23 +465,23 @@ class ClusterEngine(Engine):
 
     async def _take_over(self) -> None:
         while self._broker.is_usable:  # some events of dead nodes are only in the broker
-            taken, webhooks = await self._shared.take_over()
+            taken, webhooks = await self._shared.ownership.take_over()
             self._orphans.update(taken)
             if self._push is not None:
                 self._push.schedule(webhooks)
             if not self._orphans:
                 break
             await self._recover_orphans()
-        present = await self._shared.node_ids()
+        present = await self._shared.ownership.node_ids()
         if self._known_nodes is None or self._known_nodes - present:
-            found = await self._shared.take_over_webhooks()
+            found = await self._shared.ownership.take_over_webhooks()
             if self._push is not None:
                 self._push.schedule(found)
         self._known_nodes = present
 
     async def _recover_orphans(self) -> None:
         # Since a failed recovery, another node may have taken over a task.
-        owned = await self._shared.owned(self._orphans)
+        owned = await self._shared.ownership.owned(self._orphans)
         self._orphans = {each: owner for each, owner in self._orphans.items() if each in owned}
         orphans = dict(self._orphans)
         for task_id, owner in orphans.items():
@@ -511,7 +512,9 @@ class ClusterEngine(Engine):
         """Claim the conversation of a turn that had this claim when its node died."""
         if active.waiting and not self._preparation.in_parallel(active):
             name = conversation_claim(active.record.context_id)
-            active.holds_conversation_lock = await self._shared.claim(active.owner, name, active.record.id)
+            active.holds_conversation_lock = await self._shared.ownership.claim(
+                active.owner, name, active.record.id
+            )
 
 
 def _moving_error() -> OverloadedError:
