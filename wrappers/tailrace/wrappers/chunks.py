@@ -177,11 +177,11 @@ class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
 
     @abstractmethod
     def get_text(self) -> str:
-        """Return the visible text of this delta; ``""`` if there is none."""
+        """Return the visible text of this delta."""
 
     @abstractmethod
     def get_reasoning(self) -> str:
-        """Return the reasoning text of this delta; ``""`` if there is none."""
+        """Return the reasoning text of this delta."""
 
     def get_texts(self) -> tuple[str, str]:
         """Return the reasoning text and the visible text of this delta. One call is faster than two."""
@@ -198,7 +198,7 @@ class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
 
     @abstractmethod
     def get_tool_calls(self) -> list[ToolCallDelta]:
-        """Return the fragments of tool calls in this delta, in order; ``[]`` if there are none."""
+        """Return the fragments of tool calls in this delta, in order."""
 
     @abstractmethod
     def get_finish_message(self) -> FinishMessage | None:

@@ -1,7 +1,7 @@
 """Encoding of large JSON values in steps. Each step holds the global interpreter lock only for a short time.
 
-A C function in a worker thread holds the lock until it returns, and thereby blocks the event loop: for 200 ms if it encodes a
-conversation of 64 MB. Long texts are therefore encoded in slices, and the items of some lists are encoded one by one.
+A C function in a worker thread holds the lock until it returns, and thereby blocks the event loop. Encoding a conversation of 64
+MB takes 200 ms. Long texts are therefore encoded in slices, and the items of some lists are encoded one by one.
 """
 
 import base64

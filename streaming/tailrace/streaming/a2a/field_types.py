@@ -32,8 +32,6 @@ class Role(StrEnum):
 
 
 def _by_number(members: Mapping[int, StrEnum]) -> Callable[[object], object]:
-    """Return a validator that converts a number of an enum in the proto to its member."""
-
     def look_up(value: object) -> object:
         # True is an instance of int.
         return members.get(value, value) if type(value) is int else value

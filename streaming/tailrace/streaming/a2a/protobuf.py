@@ -22,7 +22,6 @@ def protobuf_json(message: object) -> Any:
 
 
 def _with_integers(value: Any) -> Any:
-    """Return a copy in which whole numbers are integers, because protobuf's JSON values have only floats."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value
     if isinstance(value, dict):

@@ -26,8 +26,8 @@ whose text contains the same JSON."""
 def is_response_text(metadata: Mapping[str, Any]) -> bool:
     """Return True if the artifact or part with this metadata belongs to the text of the agent's response.
 
-    Reasoning, tool calls, tool results, structured output, and choices other than the first do not. An artifact without data of
-    the extension does.
+    Reasoning, tool calls, tool results, structured output, and choices other than the first do not belong to it. An artifact
+    without data of the extension belongs to it.
     """
     fields = extension_metadata(metadata)
     return not fields.get("choice") and fields.get("channel") not in _OTHER_CHANNELS

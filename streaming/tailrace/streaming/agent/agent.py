@@ -311,8 +311,8 @@ class Agent(Generic[T]):
             wait_until_persisted: Function that returns after all yielded items have been persisted. Approved calls run only afterwards.
 
         Raises:
-            AgentError: The turn exceeded ``max_rounds``, or the interrupted response used a tool of the provider, and the
-                provider does not store it. Only raised if the view raises it.
+            AgentError: The turn exceeded ``max_rounds``, or the interrupted response must not be requested again (see
+                `ResponseAttempts.first`). Only raised if the view raises it.
             ConfigurationError: As for `run_stream`.
             ProtocolError: The provider does not support a part of the conversation or an option.
         """

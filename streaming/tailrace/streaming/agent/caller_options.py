@@ -116,8 +116,8 @@ def store_caller_options(message: Message, options: CallerOptions) -> Message:
 
 
 REQUEST_METADATA_KEYS = ("request", "apiRequest", "agent", "follows")
-"""Keys of message metadata that describe the request: its options, data of the API, its agent, and, if the message begins a
-branch, the turn after which the branch begins."""
+"""Keys of message metadata that describe the request: its options, data of the API, its agent, and the turn after which a branch
+begins."""
 
 
 def without_caller_options(message: Message) -> Message:
@@ -132,8 +132,8 @@ def without_caller_options(message: Message) -> Message:
 def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
     """Return the options of a task: those of its newest message with options.
 
-    A tool choice that forces a call applies only to its own message: the model must be able to respond to the result of the call
-    without another call.
+    A tool choice that forces a call applies only to its own message. Otherwise, the model could not respond to the result of the
+    call.
 
     Args:
         messages: The task's messages, oldest first.

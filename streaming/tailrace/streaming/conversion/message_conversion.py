@@ -1,8 +1,7 @@
 """Conversion of messages between A2A, the common format (`tailrace.wrappers.Message`), and OpenAI.
 
-An A2A message may be an instance of `tailrace.streaming.a2a.models.Message`, a message of a2a-sdk 1.x (protobuf) or 0.3
-(pydantic), a JSON object of any A2A version, or any other object with attributes of the same names. A2A has no part types for the
-following content:
+An A2A message may be an instance of `tailrace.streaming.a2a.models.Message`, a message of a2a-sdk, a JSON object of any A2A
+version, or any other object with attributes of the same names. A2A has no part types for the following content:
 
 - Tool calls are a data part ``{"tool_calls": [{"call_id", "name", "arguments"}]}`` of an agent's message. Tool results are a data
   part ``{"tool_results": [{"call_id", "name", "output"}]}`` of a user's message. Adjacent calls or results are in one part. The

@@ -103,7 +103,6 @@ class TurnTranslator:
         return self._translate_interrupted if self._published else self._response.translate
 
     def _translate_interrupted(self, changes: list[Change]) -> Sequence[Update]:
-        """Return the updates for changes of a response that another process has published in part."""
         updates = self._response.translate(changes)
         if self._received_again is not None:
             return self._received_again.unpublished(updates)
@@ -226,5 +225,4 @@ class TurnTranslator:
 
 
 def _call_ids(accumulator: TurnAccumulator) -> set[str]:
-    """Return the ids of all calls in a turn and in the conversation before it."""
     return {call.id for message in accumulator.history.conversation for call in message.tool_calls}

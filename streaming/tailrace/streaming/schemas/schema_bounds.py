@@ -218,7 +218,6 @@ def _listed(value: object) -> list[Mapping[str, Any]]:
 
 
 def _members(schema: Mapping[str, Any], keyword: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the names and schemas in the value of a keyword."""
     value = schema.get(keyword)
     if not isinstance(value, dict):
         return []

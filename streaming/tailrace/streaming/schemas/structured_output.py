@@ -228,5 +228,4 @@ def _problems(error: pydantic.ValidationError) -> str:
 
 
 def _plain_name(name: str) -> str:
-    """Return a name that every provider accepts for a schema."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "output"

@@ -129,7 +129,7 @@ class TaskLog:
     def _drop_oldest(self) -> None:
         """Drop the oldest events until the size is within the limit, but not the newest event.
 
-        Up to `unread_bytes`, events that woken subscribers have not read remain too. One call drops many events, so that the
+        Events that woken subscribers have not read also remain, up to `unread_bytes`. One call drops many events, so that the
         average cost of an event is constant.
         """
         max_count = len(self.events) - 1

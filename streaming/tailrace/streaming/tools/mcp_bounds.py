@@ -200,7 +200,6 @@ class OutputSchemas:
 
 
 def _reader(name: str, schema: dict[str, Any]) -> OutputReader | None:
-    """Create a reader for an output schema; None if the schema cannot be used."""
     try:
         return OutputReader.of_format(OutputFormat(schema_=schema))
     except ValueError as error:

@@ -1,7 +1,7 @@
 """The transport to an MCP server that is a program. Each message is a line of its standard input or output.
 
-The transport of the official MCP SDK has no limits: it buffers lines of any length, logs a traceback for each invalid line, and,
-if the output is not UTF-8, waits until the program exits. It is used only on Windows, where asyncio cannot wait for pipes.
+The transport of the official MCP SDK has no limits, for example for the length of a line. It is used only on Windows, where
+asyncio cannot wait for pipes.
 """
 
 import logging

@@ -226,8 +226,7 @@ class _Turns:
     def _drop_unmatched(self) -> None:
         """Remove server tool calls without a result, and results without a call, which the API rejects.
 
-        Before the user's next message, a call without a result is valid: the response may be paused, or code of the model, which
-        the provider runs, may be calling client tools.
+        Before the user's next message, a call without a result is valid, for example in a paused response.
         """
         call_ids: set[object] = set()
         completed_ids: set[object] = set()
@@ -264,7 +263,6 @@ def _is_server_result(block: Fields) -> bool:
 
 
 def _assistant_blocks(message: Message) -> list[Fields]:
-    """Return the blocks of a model's message, except the content that the module docstring excludes."""
     blocks: list[Fields] = []
     for part in message.content:
         own = own_fields(part.metadata, KEY)

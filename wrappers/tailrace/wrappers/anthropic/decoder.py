@@ -1,7 +1,4 @@
-"""Decoder of streams of the Anthropic Messages API.
-
-`AnthropicDecoder` reads the bytes of a response body. `wrap_chunk` reads single events of the ``anthropic`` package.
-"""
+"""Decoder of streams of the Anthropic Messages API."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

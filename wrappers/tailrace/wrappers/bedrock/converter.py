@@ -283,7 +283,6 @@ class _Request:
         return {kind: fields}
 
     def _document_name(self, filename: str, form: str) -> str:
-        """Return a valid document name that is unique in the request."""
         name = filename.removesuffix(f".{form}")
         name = " ".join(_INVALID_IN_NAMES.sub(" ", name).split())[:_MAX_NAME].strip() or "document"
         number, unique = 1, name

@@ -1,8 +1,7 @@
 """Decoder of the streams of Amazon Bedrock: ConverseStream and InvokeModelWithResponseStream.
 
 Bedrock sends both streams as binary frames. Recordings often contain decoded frames: one JSON object on each line, either
-``{"event": …, "payload": …}`` or an event of boto3. `BedrockDecoder` reads all these formats. `wrap_chunk` reads a single event
-of boto3.
+``{"event": …, "payload": …}`` or an event of boto3. `BedrockDecoder` reads all these formats.
 """
 
 from collections.abc import Mapping

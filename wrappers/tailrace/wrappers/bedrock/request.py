@@ -18,8 +18,7 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
 
     ``parallel_tool_calls``, ``seed``, the penalties, ``reasoning_effort`` and the strictness of an output format are not sent,
     because the API has no members for them. Schemas are sent unchanged; the schema of the output format is sent as JSON text. If
-    the tool choice is ``none``, no tools are sent, except the names of the tools that the conversation calls (see
-    `BedrockModel`), because the API requires them.
+    the tool choice is ``none``, no tools are sent, except the names of called tools, which the API requires.
 
     Raises:
         ValueError: The options request JSON output without a schema.

@@ -100,7 +100,6 @@ class CassetteModel(Model):
 
 
 def _summary(history: Mapping[str, Any]) -> str:
-    """Describe a conversation by its number of messages, and the beginning of its last text."""
     messages = history.get("conversation", ())
     texts = [part["text"] for message in messages for part in message.get("content", ()) if "text" in part]
     last = texts[-1] if texts else ""

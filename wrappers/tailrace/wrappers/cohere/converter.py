@@ -105,8 +105,7 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         """Convert the messages of a request (JSON objects or objects of the ``cohere`` package) to the common history.
 
         Raises:
-            ValueError: Chat v2 does not define the role of a message, a content part has no type or a type that Chat v2 does not
-                allow, or the data of an image is invalid.
+            ValueError: The role of a message, the type of a content part, or the data of an image is invalid.
         """
         return _HistoryReader().read(messages)
 

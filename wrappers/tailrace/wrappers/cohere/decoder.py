@@ -1,7 +1,5 @@
 """Decoder of streams of Cohere's Chat API, version 2.
 
-`CohereDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``cohere`` package.
-
 There are two forms of reasoning: the plan before tool calls (``tool_plan``), and ``thinking`` blocks. The metadata of a reasoning
 part contains its form, because later requests contain the two forms in different fields.
 """

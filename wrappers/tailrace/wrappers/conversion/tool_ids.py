@@ -166,8 +166,8 @@ def with_repaired_results(history: History, *, add_missing: bool = True) -> Hist
 
     - A call of a client tool without a result gets an error result with the text `NO_RESULT`, unless the call is at the end of
       the conversation.
-    - All results of a round are placed in the TOOL message after the message of the model, which is created if necessary. If the
-      next message already has all results, it does not change, whatever its role.
+    - All results of a round are placed in one TOOL message after the message of the model. If the next message already has all
+      results, it does not change, whatever its role.
     - Adjacent messages of the model are merged if other messages or results follow. The first of them is the first message that
       calls a client tool.
     - A result of a client tool in a message of the model is moved to a TOOL message. If all calls before the result have results,

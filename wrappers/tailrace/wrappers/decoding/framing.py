@@ -125,8 +125,7 @@ class _Lines:
 class SSEDecoder:
     """Decoder of ``text/event-stream`` bodies (WHATWG HTML, section 9.2.6, "Server-sent events").
 
-    The decoder ignores a byte order mark at the start, comments, unknown fields, events without a ``data`` line, an ``id`` with a
-    NUL character, and a ``retry`` value that does not consist of 1 to 15 digits.
+    As the standard requires, the decoder ignores comments, unknown and invalid fields, and events without a ``data`` line.
 
     Args:
         error_field: True to return each line ``error: {...}`` immediately as an event of the type ``error``. Some servers send

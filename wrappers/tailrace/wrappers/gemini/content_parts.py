@@ -252,7 +252,6 @@ class PartReader:
         return ToolCallDelta(index, call_id, name, _arguments_text(arguments), "server", extra)
 
     def _server_result(self, part: Fields) -> ContentPart | None:
-        """Return the result of a server tool in a part; None if the part has no such result."""
         result = as_mapping(part.get("codeExecutionResult"))
         if result is not None:
             kind, name = "codeExecutionResult", CODE_EXECUTION

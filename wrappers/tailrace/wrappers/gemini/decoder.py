@@ -1,7 +1,5 @@
 """Decoder of Gemini streams: generateContent (Gemini API and Vertex AI), and the Interactions API.
 
-`GeminiDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``google-genai`` package.
-
 A *candidate* is a choice of the response. A generateContent stream has no end marker. A candidate ends with a ``finishReason``,
 but further chunks may follow. Token counts are cumulative. If the prompt is blocked, the response has a ``blockReason`` instead
 of a candidate. The finish reason is then ``content_filter``.

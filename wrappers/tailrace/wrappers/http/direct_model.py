@@ -30,9 +30,9 @@ class DirectModel(HTTPModel):
     """A model that sends its requests with tailrace's HTTP client, without an official client.
 
     A request is retried after a temporary error status (for example 429 or 503) and after a connection error, as in the official
-    clients. The provider may request a delay before the retry. Otherwise, the delay doubles with each retry. There is no retry if
-    the provider forbids retries (``x-should-retry: false``) or requests a delay of more than two minutes, if the read timeout has
-    expired, or if a response has started. Cancellation ends a delay immediately.
+    clients. The provider may request a delay before the retry. Otherwise, the delay doubles with each retry. There is no retry
+    after a read timeout, or after a response has started. Nor is there a retry if the provider forbids it (header
+    ``x-should-retry``) or requests a delay of more than two minutes. Cancellation ends a delay immediately.
 
     Args:
         name: The model's name.

@@ -136,8 +136,8 @@ class HTTPModel(Model):
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return a request that continues a text, or None. See `Model.continuation`.
 
-        The result is None if the response has an output format, if the text is blank, if the server has already rejected such a
-        request, or if it is not known whether the server supports continuations.
+        The result is None if the response has an output format or the text is blank. It is also None if the server has rejected
+        such a request, or if it is not known whether the server supports continuations.
         """
         has_format = options.output is not None or not _OUTPUT_MEMBERS.isdisjoint(self._parameters)
         if has_format or self._rejects_prefill or not text.strip():

@@ -73,7 +73,7 @@ class ClientTransport(httpx2.AsyncBaseTransport):
     """httpx transport for official clients. It sends requests with tailrace's HTTP client.
 
     The official client reads only the bodies of error responses. tailrace reads the other bodies itself, because common HTTP
-    clients discard received data when the connection is lost, or need much more CPU time.
+    clients discard received data when the connection is lost.
 
     Args:
         connect_timeout: Maximum number of seconds to open a connection. A limit in the request takes precedence.

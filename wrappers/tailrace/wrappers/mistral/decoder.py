@@ -198,7 +198,6 @@ class MistralDecoder(ChatCompletionsDecoder):
         return wrappers_with_blocks
 
     def _track_block(self, wrapper: ChoiceDeltaWrapper, channel: str) -> None:
-        """Store the channel of a delta. Start a block if necessary."""
         before = self._open.get(wrapper.choice)
         self._set_channel(wrapper.choice, channel)
         if before == channel:

@@ -1,7 +1,7 @@
 """Decoder of streams of Ollama's native API: ``/api/chat`` and ``/api/generate``.
 
-`OllamaDecoder` reads the bytes of a response body. Each line is a JSON object. `wrap_chunk` reads single objects of the
-``ollama`` package. A line of ``/api/chat`` has a ``message``, and a line of ``/api/generate`` has a ``response``.
+Each line of a response body is a JSON object. A line of ``/api/chat`` has a ``message``, and a line of ``/api/generate`` has a
+``response``.
 """
 
 from collections.abc import Mapping
@@ -78,8 +78,8 @@ class OllamaWrapper(ReadWrapper[dict[str, Any]], gc=False):
 class OllamaDecoder(EventDecoder[OllamaWrapper]):
     """Sans-IO decoder of a response body of ``/api/chat`` or ``/api/generate``.
 
-    The decoder also reads complete (not streamed) responses. Each entry in ``tool_calls`` is a separate call, even if its id or
-    index is not unique, unless it repeats the id, name and arguments of an earlier entry.
+    The decoder also reads complete (not streamed) responses. Each entry in ``tool_calls`` is a separate call. Only an entry that
+    repeats the id, name and arguments of an earlier entry is dropped.
 
     Args:
         provider: The provider's name in errors.

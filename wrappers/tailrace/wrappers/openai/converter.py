@@ -382,7 +382,6 @@ def select_choice(choices: Sequence[Mapping[str, Any]], index: int | None) -> Se
 
 
 def _message_fields(source: Mapping[str, Any], first_index: int = 0) -> Fields:
-    """Return an assistant message as a delta."""
     message = dict(source)
     calls = message.get("tool_calls")
     if isinstance(calls, list | tuple):

@@ -1,7 +1,5 @@
 """Decoder of Chat Completions streams from OpenAI and compatible servers.
 
-`ChatCompletionsDecoder` reads the bytes of a response body, or chunks of the ``openai`` package.
-
 Most payloads are decoded directly into structs, which reject unknown fields. `PlainChunk` has only text or reasoning, like most
 chunks. `DocumentedChunk` also has the other fields that OpenAI documents, for example tool calls and usage. `VendorChunk` also
 has fields that some vendors send in *every* chunk. The struct of a choice is also a chunk wrapper, so that no second object is
@@ -303,8 +301,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
-        merge_choices: True to merge all choices into one choice, for requests with ``n=1``: some servers distribute the response
-            over several choices, or increase the index of the choice for each token.
+        merge_choices: True to merge all choices into one choice, for requests with ``n=1`` to servers that distribute the
+            response over several choices.
 
     Attributes:
         done: True after ``[DONE]``. Later data is ignored.

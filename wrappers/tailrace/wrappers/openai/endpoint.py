@@ -1,7 +1,7 @@
 """The URL, headers and body of requests to OpenAI's APIs and compatible APIs.
 
-The models for Chat Completions and Responses use `OpenAIEndpoint` instead of the client of the ``openai`` package, which would
-need 15 MB of memory, and most of the CPU time of a short response
+The models for Chat Completions and Responses use `OpenAIEndpoint` instead of the client of the ``openai`` package. That client
+would need 15 MB of memory, and most of the CPU time of a short response
 (``docs/decisions/0010-requests-without-the-openai-client.md``). Like that client, this module supports OpenAI's environment
 variables, and the arguments ``extra_headers``, ``extra_query`` and ``extra_body``.
 """

@@ -1,7 +1,5 @@
 """Decoder of streams of the OpenAI Responses API and of compatible servers.
 
-`ResponsesDecoder` reads the bytes of a response body. `wrap_chunk` reads single events of the ``openai`` package.
-
 A response is a list of items, and an item is a list of parts. The API sends all content several times: in deltas, in the events
 that end a part or an item, and in the complete response at the end. Some servers omit some of these events. The decoder therefore
 reads all events, and returns only content that it has not returned before. Items and parts are identified by their position,

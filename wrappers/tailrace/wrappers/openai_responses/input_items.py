@@ -84,8 +84,6 @@ def _own_item(part: ContentPart) -> Fields | None:
 
 
 class _ToolItems:
-    """Converts the tool calls and results of a conversation to items."""
-
     def __init__(self, history: History) -> None:
         self._calls: dict[str, ContentPartToolCall] = {}
         self._results: dict[str, ContentPartToolResult] = {}
@@ -109,8 +107,8 @@ class _ToolItems:
     def items(self, result: ContentPartToolResult) -> list[Fields]:
         """Return the item for a tool result, in a list.
 
-        For server tools, and for a result without a call, the list contains only the item in the metadata of the result, if there
-        is one. Otherwise, the item of the call contains the result, or another API produced it.
+        For a server tool, and for a result without a call, this is the item in the metadata of the result. Without such an item,
+        the list is empty: the item of the call contains the result, or another API produced the result.
         """
         item = _own_item(result)
         call = self._calls.get(result.id)

@@ -12,8 +12,8 @@ from tailrace.wrappers.decoding.lenient_json import as_index
 TEXT, REFUSAL, SUMMARY, THOUGHT = "output_text", "refusal", "summary_text", "reasoning_text"
 ARGUMENTS, INPUT, SERVER_ARGUMENTS, CODE = "arguments", "input", "server arguments", "code"
 
-# Type of the part, field with the index of the part, and field of the ``.done`` event with the complete text, by name of
-# the event without ``.delta`` or ``.done``.
+# By name of the event (without ``.delta`` or ``.done``): the type of the part, the field with its index, and the field of the
+# ``.done`` event with the complete text.
 _PARTS = {
     "response.output_text": (TEXT, "content_index", "text"),
     "response.refusal": (REFUSAL, "content_index", "refusal"),

@@ -21,8 +21,8 @@ def result_item(call: Mapping[str, Any] | None, result: ContentPartToolResult) -
         result: The result of the tool.
 
     Returns:
-        The item. None for a function call, or if the output is not valid for the built-in tool: the call and the result must then
-        be sent as a function call and its output.
+        The item. None for a function call, and for output that is not valid for the built-in tool. The call and the result must
+        then be sent as a function call and its output.
     """
     kind = call.get("type") if call is not None else None
     output = result.output
