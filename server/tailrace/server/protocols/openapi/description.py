@@ -16,13 +16,9 @@ from tailrace.server.protocols.openapi.http_json_operations import (
     http_json_0_3,
     model_schemas,
 )
+from tailrace.server.protocols.openapi.openai_operations import openai_api
 from tailrace.server.protocols.openapi.other_operations import DESCRIPTION_PATH, other_operations
-from tailrace.server.protocols.openapi.protocol_operations import (
-    SCHEMAS,
-    json_rpc,
-    openai_api,
-    user_interfaces,
-)
+from tailrace.server.protocols.openapi.protocol_operations import SCHEMAS, json_rpc, user_interfaces
 
 _SECURITY_SCHEMES: Mapping[str, Json] = {
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
