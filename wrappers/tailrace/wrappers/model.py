@@ -71,7 +71,7 @@ class Model(ABC):
         Raises:
             ProtocolError: The provider does not support an option, or a part of the conversation. Raised when the context is
                 entered.
-            UpstreamError: The provider could not be reached, rejected the request, or sent no data within the read timeout, or
+            UpstreamError: The provider could not be reached, rejected the request, or sent no data within the read timeout. Or
                 the connection was lost. Raised when the context is entered, and during the iteration.
         """
 
@@ -104,9 +104,9 @@ class Model(ABC):
         """Return a request for the rest of an interrupted response; None if the provider does not store the response.
 
         Args:
-            interrupted: The iterator that `stream` or `attachment` returned for the interrupted response. The new chunks begin after
-                the last chunk that it yielded. If another process sent the first request, the id that `stored_id` returned there.
-                The new chunks then begin at the start of the response.
+            interrupted: The iterator that `stream` or `attachment` returned for the interrupted response, or the id that
+                `stored_id` returned in another process. With an iterator, the new chunks begin after the last chunk that it
+                yielded. With an id, they begin at the start of the response.
             options: The options of the first request, only used if ``interrupted`` is an id.
         """
         return None

@@ -5,8 +5,8 @@ The options are in the metadata of the request (`SendMessage`, `SendStreamingMes
     {"tools": [{"name": "locate", "description": "…", "parameters": {…}}], "toolChoice": {"mode": "auto"},
      "output": {"schema": {…}}, "maxOutputTokens": 500, "temperature": 0, "instructions": "Be brief.", "parallel": true}
 
-The server stores the options in the message's metadata, as the member ``request``. A message without options has the options of
-the task's newest earlier message with options, except a tool choice that forces a call.
+The server stores the options in the message's metadata, as the member ``request``. If a message has no options, those of the
+newest earlier message with options apply, except a tool choice that forces a call.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -115,7 +115,7 @@ class InterruptedResponse(msgspec.Struct, frozen=True):
         attempts: The attempts of the response; empty if no part was published. The last attempt has no error.
         calls: The names and ids of the published tool calls. A call of a new response with the same name and position gets the
             published id.
-        published_messages: The ids of the messages of a remote agent that the statuses of the task contain; empty for a model.
+        published_messages: The ids of a remote agent's messages in the published statuses; empty for a model.
     """
 
     text: str = ""
@@ -214,8 +214,8 @@ class ResponseAttempts:
             options: The options of the request.
 
         Raises:
-            AgentError: The interrupted response used a tool of the provider, so that it must not be requested again, and the
-                provider does not store it.
+            AgentError: The interrupted response must not be requested again, because it used a tool of the provider. Not raised
+                if the provider stores the response.
         """
         if interrupted is None:
             return NextAttempt(self.model, 0.0, may_continue_text=False)

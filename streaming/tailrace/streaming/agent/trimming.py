@@ -41,8 +41,8 @@ class TokenBudget:
     """Policy that omits the oldest messages, so that the history does not exceed a number of tokens.
 
     Complete turns are omitted first, the oldest turn first. A turn begins with a message of the user. If only the newest turn is
-    left, its oldest rounds are omitted. The policy always keeps the system message, `History.context`, and the first message and
-    the last round of the newest turn, even if they exceed the budget.
+    left, its oldest rounds are omitted. Even if they exceed the budget, the policy keeps the system message, `History.context`,
+    and the first message and the last round of the newest turn.
 
     Args:
         max_tokens: Maximum number of tokens of the history. Leave room for the response in the model's context window.

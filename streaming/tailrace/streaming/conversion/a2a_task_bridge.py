@@ -63,7 +63,7 @@ class A2ATaskResult:
 
     Attributes:
         task_id: The id of the task; empty if the response has no id.
-        status: The name of the state before A2A 1.0: ``"submitted"``, ``"working"``, ``"completed"``, ``"failed"``,
+        status: The name of the state in versions before A2A 1.0: ``"submitted"``, ``"working"``, ``"completed"``, ``"failed"``,
             ``"canceled"``, ….
         messages: The messages in the response, oldest first, and then the message of the status.
         error: The reason for a failure; None if there is none.

@@ -115,7 +115,7 @@ class ApprovalRequest:
     Attributes:
         arguments: The canonical JSON of the arguments.
         expires_at: The time after which the call cannot be approved.
-        reason: The reason for a request to repeat a call whose result was lost; otherwise empty.
+        reason: The reason, if the request is to repeat a call whose result was lost; otherwise empty.
     """
 
     call_id: str

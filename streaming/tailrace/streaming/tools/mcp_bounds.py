@@ -1,8 +1,8 @@
 """Limits for MCP servers: sizes of messages and tool definitions, and numbers of requests and of resumed responses.
 
-The official MCP SDK limits only the size of events. The SDK also validates results against the output schemas of the server, in
-the event loop, and the patterns of a schema may take exponential time. This module therefore removes output schemas before the
-SDK reads them, and validates results with `tailrace.streaming.schemas.structured_output`.
+The official MCP SDK limits only the size of events. The SDK also validates results against the output schemas of the server. The
+patterns of a schema may then block the event loop for a long time. This module therefore removes output schemas before the SDK
+reads them, and validates results with `tailrace.streaming.schemas.structured_output`.
 
 `MessageFilter` limits the requests of a server, because the SDK starts an asyncio task for each of them. If a server ends a
 response early, the SDK resumes the response; `limited_resumptions` limits how often.

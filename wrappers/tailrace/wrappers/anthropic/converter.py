@@ -349,7 +349,7 @@ def _result_block(result: ContentPartToolResult) -> Fields:
 
 
 def _content_blocks(output: object) -> list[Fields]:
-    """Return the output of a tool as content blocks; an empty list if it is not a list of blocks, or contains only text."""
+    """Return the output of a tool as content blocks; empty if it contains only text, or is not a list of blocks."""
     if not isinstance(output, list):
         return []
     blocks = [dict(as_mapping(item) or {}) for item in cast("list[object]", output)]

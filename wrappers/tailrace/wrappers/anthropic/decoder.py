@@ -57,8 +57,8 @@ class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
 def wrap_chunk(chunk: "BaseModel | Mapping[str, Any]") -> list[AnthropicEventWrapper]:
     """Return the chunk wrappers of a single event, without knowledge of earlier events.
 
-    Use `MessageEvents` for complete streams: arguments or signatures may be sent twice, a message may restart, and several events
-    may contain parts of the usage.
+    Use `MessageEvents` for complete streams, because content may be sent twice, and several events may contain parts of the
+    usage.
 
     Args:
         chunk: An event of a stream or a complete ``Message``, as an object of the ``anthropic`` package or as its JSON object.

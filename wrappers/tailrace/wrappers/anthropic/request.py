@@ -11,9 +11,9 @@ _MODES = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /v1/messages``.
 
-    ``seed``, the penalties, and the name, description and strictness of an output format are not sent, because the API has no
-    members for them. ``parallel_tool_calls`` is sent as ``disable_parallel_tool_use`` in the tool choice. Schemas are sent
-    unchanged. The API rejects object schemas without ``additionalProperties: false``.
+    The API has no members for ``seed``, the penalties, and the name, description and strictness of an output format.
+    ``parallel_tool_calls`` is sent as ``disable_parallel_tool_use`` in the tool choice. Schemas are sent unchanged. The API
+    rejects object schemas without ``additionalProperties: false``.
 
     ``reasoning_effort`` is sent as ``output_config.effort``. ``minimal``, which the API does not have, is sent as ``low``.
     ``none`` disables thinking.

@@ -16,9 +16,9 @@ from tailrace.wrappers.request_options import (
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``ConverseStream``.
 
-    ``parallel_tool_calls``, ``seed``, the penalties, ``reasoning_effort`` and the strictness of an output format are not sent,
-    because the API has no members for them. Schemas are sent unchanged; the schema of the output format is sent as JSON text. If
-    the tool choice is ``none``, no tools are sent, except the names of called tools, which the API requires.
+    The API has no members for ``parallel_tool_calls``, ``seed``, the penalties, ``reasoning_effort`` and the strictness of an
+    output format. Schemas are sent unchanged; the schema of the output format is sent as JSON text. If the tool choice is
+    ``none``, no tools are sent, except the names of called tools, which the API requires.
 
     Raises:
         ValueError: The options request JSON output without a schema.

@@ -11,9 +11,9 @@ _MODES = {"none": "NONE", "required": "REQUIRED", "tool": "REQUIRED"}
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /v2/chat``.
 
-    ``parallel_tool_calls``, and the name and description of an output format, are not sent, because the API has no members for
-    them. Schemas are sent unchanged. The API cannot require a call of one specific tool. For such a choice, ``REQUIRED`` is sent,
-    and `CohereModel` sends only the chosen tool. ``strict_tools`` is set if any tool is strict, because it applies to all tools.
+    The API has no members for ``parallel_tool_calls``, and for the name and description of an output format. Schemas are sent
+    unchanged. The API cannot require a call of one specific tool. For such a choice, ``REQUIRED`` is sent, and `CohereModel`
+    sends only the chosen tool. ``strict_tools`` is set if any tool is strict, because it applies to all tools.
     ``reasoning_effort`` only enables or disables thinking.
 
     Source: https://docs.cohere.com/reference/chat

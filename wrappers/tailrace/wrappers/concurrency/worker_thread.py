@@ -43,8 +43,7 @@ _LARGE_BLOCK = 1024 * 1024
 # After a call with a higher cost, the event loop runs other tasks: several such calls of one request would block it.
 _YIELD_COST = 100
 
-# Each event loop has one worker thread. Because of the global interpreter lock, two threads would not complete the work
-# earlier, and the event loop would wait twice as long for the lock.
+# Each event loop has one worker thread. Because of the global interpreter lock, two threads would not complete the work earlier.
 _LIMITER = RunVar[anyio.CapacityLimiter]("tailrace.worker_thread")
 
 # Event loops for which a release of memory is scheduled.

@@ -103,7 +103,7 @@ def calls_without_result(history: History, since: int = 0) -> list[ContentPartTo
 
 
 def with_missing_results(history: History) -> History:
-    """Add an error result (`NO_RESULT`) to the last message for each call in the last round that has no result.
+    """Add an error result (`NO_RESULT`) to the last message for each call of the last round without a result.
 
     The same object is returned if the last message is not a TOOL message, or if no result is missing.
     """

@@ -25,8 +25,8 @@ class FieldFold:
     """Merges provider-specific fields incrementally.
 
     Lists are concatenated, objects are merged, and running text (`_JOINED`) is appended. Of all other values, the last one that
-    is not null is used. List items with the same ``index`` and ``type`` are fragments of one block, and are merged, unless they
-    have different ids or are complete (images, citations).
+    is not null is used. List items with the same ``index`` and ``type`` are fragments of one block, and are merged. Exceptions
+    are items with different ids, and items that are always complete (images, citations).
 
     `add` does not change its argument.
     """

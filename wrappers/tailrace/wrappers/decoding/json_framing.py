@@ -181,8 +181,7 @@ class JSONDecoder:
     def _skip_string(self, data: bytes, position: int) -> int:
         """Return the position after the current string.
 
-        If the string does not end in ``data``, return the position of an incomplete escape sequence at the end of ``data``, or
-        the end.
+        If the string does not end in ``data``, return the end of ``data``, or the start of an incomplete escape sequence there.
         """
         end = _STRING_END.match(data, position)
         if end is not None:

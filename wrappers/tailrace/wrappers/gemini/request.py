@@ -16,8 +16,8 @@ _LEVELS = {"none": "minimal"}
 def request_members(options: RequestOptions, *, budgets: bool = False) -> dict[str, Any]:
     """Convert options to members of ``generateContent``.
 
-    ``parallel_tool_calls``, ``strict``, and the name and description of an output format are not sent, because the API has no
-    members for them. Schemas are sent unchanged as ``parametersJsonSchema`` and ``responseJsonSchema``.
+    The API has no members for ``parallel_tool_calls``, ``strict``, and the name and description of an output format. Schemas are
+    sent unchanged as ``parametersJsonSchema`` and ``responseJsonSchema``.
 
     Args:
         options: The options of the request.

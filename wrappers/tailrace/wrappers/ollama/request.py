@@ -18,8 +18,8 @@ _THINK: dict[str, bool | str] = {
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /api/chat``.
 
-    ``parallel_tool_calls``, ``strict``, the name and description of an output format, and the tool choice are not sent, because
-    the API has no members for them. If the tool choice is ``none``, no tools are sent.
+    The API has no members for ``parallel_tool_calls``, ``strict``, the tool choice, and the name and description of an output
+    format. If the tool choice is ``none``, no tools are sent.
 
     Source: https://docs.ollama.com/api/chat
     """

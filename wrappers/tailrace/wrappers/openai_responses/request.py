@@ -15,9 +15,8 @@ from tailrace.wrappers.request_options import (
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert request options to members of ``POST /responses``.
 
-    ``stop``, ``seed``, ``presence_penalty`` and ``frequency_penalty`` are not sent, because the API has no such members. Schemas
-    are sent unchanged. ``strict`` is False by default: the API's default would make every property of a tool's arguments
-    required.
+    The API has no members for ``stop``, ``seed`` and the penalties. Schemas are sent unchanged. ``strict`` is False by default:
+    the API's default would make every property of a tool's arguments required.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """
