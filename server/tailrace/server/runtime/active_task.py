@@ -36,8 +36,9 @@ class ActiveTask:
         ending: The last status that a cancelled turn writes; None if the turn is not cancelled.
         suspended: True if the turn is suspended because the server stops.
         new_messages: Messages to persist with the next event.
-        recorded_rounds: If a crash interrupted the turn, the number of its model responses that are already in the conversation.
-        recorded_attempts: If a crash interrupted the turn, the number of its attempts that are already in the ledger.
+        recorded_rounds: If a crash or a stop interrupted the turn, the number of its model responses that are already in the
+            conversation.
+        recorded_attempts: If a crash or a stop interrupted the turn, the number of its attempts that are already in the ledger.
         attached_attempt: The record of the last attempt of a resumed turn, if the provider stores the response of this attempt.
             If the response cannot be received again, this record is restored in the ledger. None for other turns, and after a
             chunk of the response has arrived.
@@ -50,7 +51,8 @@ class ActiveTask:
         holds_conversation_lock: True while the turn of this task holds the lock of the conversation.
         error: The store error that ended the task, because its events could not be persisted; otherwise None.
         is_remote: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
-        is_taken_over: True if another process writes the task now. Subscribers must look the task up again.
+        is_taken_over: True if another process has started to write the task, and this object is no longer updated. Subscribers
+            must look the task up again.
     """
 
     record: TaskRecord
@@ -158,7 +160,7 @@ class PendingMessage:
         request: The request that contained the message.
         extensions: URIs of the activated extensions.
         number: The number of the message in the task, from 1.
-        in_history: True if the message is already in the conversation, because a crash interrupted its turn.
+        in_history: True if the message is already in the conversation, because a crash or a stop interrupted its turn.
         preceding: The earlier messages that the caller sent with the first message of a task, or copies of the messages before a
             branch.
         origin: The trace of the request; None if the request is not traced.
@@ -209,8 +211,9 @@ class TaskReader(Protocol):
 class Subscription(LogCursor):
     """A subscription to one task: a cursor into the event log of the task.
 
-    `read` returns each event after ``after`` once. A subscriber that has caught up once may later lag by more than ``max_lag``
-    events. `read` then returns a snapshot of the task (`TaskRecord.overview`) instead of the missed events.
+    `read` returns each event after ``after`` once. There are two exceptions, in which `read` returns a snapshot of the task
+    (`TaskRecord.overview`) instead of the missed events: the store has already deleted them, or the subscriber caught up once and
+    now lags by more than ``max_lag`` events.
 
     Args:
         active: The task.
@@ -248,7 +251,7 @@ class Subscription(LogCursor):
         return self._active.record.artifact_ids
 
     def disable_snapshots(self) -> None:
-        """Disable snapshots: from now on, `read` returns each event."""
+        """Disable the snapshots for lagging subscribers: from now on, `read` returns each event that the store still has."""
         self._max_lag = None
 
     async def wait_for_start(self) -> None:

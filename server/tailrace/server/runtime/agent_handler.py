@@ -64,7 +64,7 @@ class AgentHandler(Handler):
         """Check that no tool of the caller has the name of a tool of the agent.
 
         Raises:
-            InvalidParamsError: A name is used twice.
+            InvalidParamsError: A tool of the caller has the name of a tool of the agent.
         """
         for name in caller_options.tool_names:
             if self._agent.has_tool(name):

@@ -76,7 +76,7 @@ def waiting_requests(task: Task) -> list[ApprovalRequest]:
 
 
 def decided_message(message: Message, task: Task | None, *, may_approve: bool) -> Message:
-    """Return a caller's message with its decisions recorded in its metadata.
+    """Return a caller's message whose metadata records its decisions, and the approval requests that remain without a decision.
 
     Args:
         message: The message.
@@ -133,7 +133,8 @@ def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> Dec
 
     Args:
         message: The message of the turn.
-        calls: The calls of the conversation without a result. Calls with an ``edit`` decision have the new arguments.
+        calls: The calls of the conversation without a result. Calls with an ``edit`` decision must already have the new
+            arguments.
     """
     decisions = {each.call_id: each for each in recorded_decisions(message)}
     decided = [(call, decisions[call.id]) for call in calls if call.id in decisions]

@@ -46,7 +46,7 @@ class BackgroundReader:
 
     def start(self, stream: BackgroundStream) -> None:
         """Run a stream in the background."""
-        assert self._group is not None  # noqa: S101 — it was started
+        assert self._group is not None  # noqa: S101 — `running` has set the group
         self._streams.append(stream)
         self._group.start_soon(self._work, stream)
 

@@ -1,8 +1,8 @@
 """Budgets: limits on the tokens or the costs of callers in a period.
 
-An attempt can begin only if no budget is used up. The server ends a running response when a budget is used up. The ledger, which
-several servers may share, contains the usage of ended attempts. Each server adds the usage of its own running responses. Until
-the provider reports the output tokens, each chunk counts as one token.
+An attempt can begin only if no budget that applies to its caller is used up. The server ends a running response when such a
+budget is used up. The ledger, which several servers may share, contains the usage of ended attempts. To this usage, each server
+adds the usage of its own running responses. Until the provider reports the output tokens, each chunk counts as one token.
 """
 
 import logging
@@ -158,7 +158,7 @@ class Budgets:
                 if known is None and (known := self._current(key, now)) is None:
                     self._drop_ended(now)
                     known = self._windows[key] = window
-                window = known  # another call may have added the period meanwhile
+                window = known  # another call may have added the period during `_load`
                 window.spent = max(window.spent, spent)
             found.append(window)
         return found
@@ -208,7 +208,7 @@ class RunningCall:
         for window, unit in self._units:
             window.running += tokens * unit
         for window, _ in self._units:
-            # An ended period does not limit a response, which belongs to the period in which it ends.
+            # A response belongs to the period in which the response ends, so an ended period does not limit it.
             if window.spent + window.running > window.limit and datetime.now(UTC) < window.end:
                 raise _error_of(window)
 

@@ -58,6 +58,8 @@ class ConversationEdits:
 
         Raises:
             BlockedMessageError: An input filter blocks the title.
+            InternalError: An input filter failed.
+            UnknownAgentError: There is no such agent.
             TaskNotFoundError: The caller has no task in such a conversation.
             StoreError: The title cannot be stored.
         """
@@ -86,6 +88,8 @@ class ConversationEdits:
 
         Raises:
             BlockedMessageError: An input filter blocks the metadata of the task.
+            InternalError: An input filter failed.
+            UnknownAgentError: There is no such agent.
             StoreError: The task cannot be stored.
         """
         await self._agents.check(agent, (), task.metadata)
@@ -104,8 +108,10 @@ class ConversationEdits:
             agent: The name of the agent; see `CallContext`.
 
         Raises:
-            BlockedMessageError: An input filter blocks a message.
+            BlockedMessageError: An input filter blocks a message or the metadata of the task.
             ContentTypeNotSupportedError: The agent does not accept the media type of a message.
+            InternalError: An input filter failed, or the server is stopping.
+            UnknownAgentError: There is no such agent.
             StoreError: The messages cannot be stored.
         """
         await self._agents.check(agent, messages, task.metadata)

@@ -1,4 +1,4 @@
-"""The locks of conversations, and a context manager that enters another one later."""
+"""The locks of conversations, and `LazyContext`, which enters a context manager later."""
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 from types import TracebackType

@@ -165,7 +165,8 @@ class Engine(TaskAccess):
         ends with an exception or a cancellation, turns are stopped immediately. Events of stopped turns are stored.
 
         Raises:
-            StoreError: The store cannot be opened.
+            StoreError: The store cannot be opened or read.
+            TailraceError: A resource of an agent is not available.
         """
         await self._store.open()
         self._turns.stopping = False
@@ -210,8 +211,8 @@ class Engine(TaskAccess):
     ) -> Subscription | Message:
         """Accept a caller's message: start a task, continue a task, or respond directly.
 
-        A message to a running task waits for the end of the current turn. If the task fails or is cancelled, the waiting
-        messages are not processed.
+        A message to a running task waits for the end of the current turn. If the task fails, or is rejected or cancelled, the
+        waiting messages are not processed.
 
         Args:
             request: The message and the configuration of the response.
@@ -225,17 +226,18 @@ class Engine(TaskAccess):
 
         Raises:
             TaskNotFoundError: The task of the message does not exist or belongs to another caller.
-            UnsupportedOperationError: The task of the message has already ended.
+            UnsupportedOperationError: The task of the message has already ended, or the server does not have the agent.
             PushNotificationNotSupportedError: The request has a webhook, but push notifications are disabled.
             BlockedMessageError: An input filter blocks the message, or an earlier message of the conversation that another agent
                 received.
             ContentTypeNotSupportedError: The agent does not accept the media type of one of these messages.
-            InvalidParamsError: The task of the message belongs to another conversation or agent, the URL of the webhook is not
-                permitted, or ``call.send_key`` was used for another message.
-            RateLimitError: The caller has too many running tasks, or too many messages to the task wait.
-            OverloadedError: The server has too many running tasks, is stopping, or was not started, or the resources of the agent
-                have failed.
-            StoreError: The store cannot write events at present.
+            InvalidParamsError: A part of the request is invalid, the task of the message belongs to another conversation or
+                agent, or ``call.send_key`` was used for another message.
+            RateLimitError: A limit or a budget of the caller is reached, or too many messages to the task wait.
+            OverloadedError: A limit of the server is reached, it is stopping or was not started, the resources of the agent have
+                failed, or the budgets cannot be read.
+            InternalError: An input filter failed, or the server stopped before the message was persisted.
+            StoreError: The store is not available at present.
         """
         self._agents.check_available(call.agent)
         checked = (request.message, *preceding)
@@ -251,8 +253,8 @@ class Engine(TaskAccess):
     ) -> AbstractAsyncContextManager[object]:
         """Return the lock to hold while a message is assigned to a conversation or branch and accepted.
 
-        For a handler that may respond directly, the context manager does nothing, because it would hold the lock until the first
-        update of the handler.
+        For a handler that may respond directly, the context manager does nothing. Otherwise, the lock would be held until the
+        first update of the handler.
 
         Args:
             context_id: Id of the conversation or of one of its branches.
@@ -274,6 +276,7 @@ class Engine(TaskAccess):
             TaskNotFoundError: The task does not exist or belongs to another caller.
             TaskNotCancelableError: The task has already ended.
             StoreError: The status cannot be stored.
+            InternalError: The server stopped before the status was persisted.
         """
         active = await self._tasks.find(task_id, owner)
         if active.record.state.terminal:
@@ -291,13 +294,14 @@ class Engine(TaskAccess):
         return await self.read(active)
 
     async def delete_task(self, task_id: str, owner: str) -> None:
-        """Delete a task with its events, webhooks and messages. If it has not ended, cancel it first.
+        """Delete a task with its events, webhooks and messages. If the task has not ended, cancel it before the deletion.
 
-        Tasks whose turns wait for this task (`WaitingTurns.dependents`) are cancelled first, beginning with the newest.
-        Otherwise, the history of their turns would contain the deleted content.
+        Before both, cancel the tasks whose turns wait for this task (`WaitingTurns.dependents`), newest first. Otherwise, the
+        history of their turns would contain the deleted content.
 
-        If this method fails or is cancelled, the task may only be cancelled, or the write-ahead log of the database may still
-        contain deleted content. The store later deletes the remaining events of a deleted task (`StoreWrites.delete_task`).
+        If this method fails or is cancelled, the task may be cancelled but not deleted, or the write-ahead log of the database
+        may still contain deleted content. The store later deletes the remaining events of a deleted task
+        (`StoreWrites.delete_task`).
 
         Raises:
             TaskNotFoundError: The task does not exist or belongs to another caller.
@@ -356,7 +360,7 @@ class Engine(TaskAccess):
         Raises:
             TaskNotFoundError: The task does not exist or belongs to another caller.
             PushNotificationNotSupportedError: Push notifications are disabled.
-            InvalidParamsError: The URL is not permitted, or the task has too many webhooks.
+            InvalidParamsError: A field is invalid, the URL is not permitted, or the task has too many webhooks.
             StoreError: The webhook cannot be stored.
         """
         if self._push is None:

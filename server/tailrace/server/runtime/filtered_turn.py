@@ -41,12 +41,14 @@ async def filtered(
     """Yield the filtered updates of a turn, and close ``batches`` at the end.
 
     Filters that work in the background run in asyncio tasks of ``group``, which end before the generator. An update may extend an
-    artifact of ``record`` that began in an earlier turn or before a crash. The filters then first receive its published text.
+    artifact of ``record`` that began in an earlier turn or before a crash. Before such an update, the filters receive the
+    published text of the artifact.
 
     If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED.
 
-    If ``batches`` raises an error, the text that the filters hold back is yielded first. If the filters change or block the text
-    of the error, a status replaces the error. If the turn is cancelled, the text that is held back is discarded.
+    If ``batches`` raises an error, the text that the filters hold back is yielded, and then the error is raised. If the filters
+    change or block the text of the error, a `StatusUpdate` with the state FAILED is yielded instead. If the turn is cancelled,
+    the text that is held back is discarded.
     """
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(aclosing(batches))
@@ -150,7 +152,10 @@ class _FilteredTurn:
                 self._values.checked.add("".join(self._texts.pop(artifact_id)))
 
     async def finish(self, error: Exception | None) -> tuple[list[Item], StatusUpdate | None]:
-        """Return the text that is held back, and a status that replaces an error with filtered text; otherwise None."""
+        """Return the text that is held back, and the status that ends the turn.
+
+        The status is None unless a filter ends the turn, or changes or blocks the text of the error.
+        """
         passed: list[Item] = []
         try:
             passed += await self._flush_filters()
@@ -210,7 +215,7 @@ class _FilteredTurn:
         return text
 
     def _check_outputs(self) -> None:
-        """Raise the error of a filter with the scope ``output``, if there is one. The response must be complete."""
+        """Raise the error of a filter with the scope ``output``, if there is one. Only called if the response is complete."""
         if self._output_error is not None:
             raise self._output_error
 

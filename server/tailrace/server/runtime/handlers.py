@@ -44,19 +44,20 @@ class Turn:
             unique for the conversation and its caller. Empty if the turn was not created by a server.
         external_message_id: An opaque id of the message for other systems. It stays the same if the turn is run again. Empty if
             the turn was not created by a server.
-        history: The conversation in the format for all providers, with ``message`` at its end. If a crash interrupted the turn,
-            the messages of its complete rounds follow.
+        history: The conversation in the format for all providers, with ``message`` at its end. If the turn was interrupted (by a
+            crash or a stop of the server), the messages of its complete rounds follow.
         number: The number of the message in the task, from 1.
         accepted_output_modes: The media types that the caller accepts; empty for no restriction.
         metadata: The metadata of the request.
         caller_options: The options of the request. If it has none, the options of the task's previous request.
         extensions: URIs of the extensions that the request activates.
-        resumed_message_count: If a crash interrupted the turn, the number of messages that follow ``message`` in the history; otherwise 0.
-        interrupted: The response that a crash interrupted, or None.
+        resumed_message_count: If the turn was interrupted, the number of messages that follow ``message`` in the history;
+            otherwise 0.
+        interrupted: The response that was interrupted; None if the turn was not interrupted.
         published: The artifacts of ``interrupted``. The handler may extend or replace those that are not complete.
         max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
         at_once: Deprecated; always None.
-        executing_call_ids: The ids of approved tool calls that had begun to run when a crash interrupted the turn.
+        executing_call_ids: The ids of approved tool calls that had begun to run when the turn was interrupted.
         wait_until_persisted: Waits until all updates that the handler has yielded are persisted.
     """
 
@@ -96,7 +97,7 @@ class Handler(ABC):
     Attributes:
         replies_directly: True if the handler may yield a `Message` as its first item, to respond without a task. The task and its
             stream then begin only with the first update of the handler.
-        continues_after_crash: True if the handler can continue a turn that a crash interrupted, after the complete rounds in `Turn.history`.
+        continues_after_crash: True if the handler can continue an interrupted turn, after the complete rounds in `Turn.history`.
         accepts_native_tools: True if callers may request tools that a provider defines; see `Model.accepts_native_tools`.
     """
 
@@ -136,7 +137,7 @@ class Handler(ABC):
         return message
 
     async def cancel_interrupted(self, interrupted: InterruptedResponse) -> None:  # noqa: B027 — most responses end with the process
-        """Cancel a response that a crash interrupted and that still runs at a provider or remote agent.
+        """Cancel a response that a crash or a stop interrupted and that still runs at a provider or remote agent.
 
         The server calls this method when it fails the task. By default, do nothing.
 

@@ -320,7 +320,12 @@ class MessageIntake:
             )
 
     def _admit(self, active: ActiveTask) -> Permit:
-        """Check that the server can accept a message, and return a permit. It counts only if the task is not running yet."""
+        """Check that the server can accept a message, and return a permit. The permit counts only if the task is not running.
+
+        Raises:
+            OverloadedError: The server cannot accept messages now.
+            RateLimitError: The caller has too many running tasks or waiting calls to the provider.
+        """
         if self._turns.group is None and not self._turns.stopping:
             raise OverloadedError(
                 "the server was not started: run the lifespan of the application that it is mounted in"

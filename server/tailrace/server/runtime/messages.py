@@ -39,8 +39,8 @@ def check_message(message: Message) -> None:
     """Validate a caller's message. An invalid message would make its conversation unusable for models.
 
     Raises:
-        InvalidParamsError: The role is not ROLE_USER, the id is too long, the message has too many parts, or its tool calls
-            or tool results are invalid.
+        InvalidParamsError: The role is not ROLE_USER, an id is too long, the message has too many parts, the message has tool
+            calls, or a part is invalid.
     """
     if message.role is not Role.USER:
         raise InvalidParamsError(
@@ -208,7 +208,9 @@ def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
 def messages_from_artifacts(
     artifacts: Sequence[Artifact], record: TaskRecord, after_round: int = 0
 ) -> Message | None:
-    """Create the message of a turn from its artifacts, if the handler yielded no message; None if it would have no parts.
+    """Create a message of the agent from artifacts for which the handler yielded no message.
+
+    Return None if the message would have no parts.
 
     Args:
         artifacts: The artifacts that were created or changed since the last message.

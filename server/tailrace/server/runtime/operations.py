@@ -197,7 +197,7 @@ class Operations:
             StoreError: The store is not available.
         """
         self.capabilities_for(caller).check_extensions(caller.extensions)
-        # First, so that a rejected request has no effect.
+        # The permit is acquired before any other step, so that a rejected request has no effect.
         permit = self.limits.streams.acquire(caller.owner)
         try:
             if operation is Operation.SUBSCRIBE_TO_TASK:

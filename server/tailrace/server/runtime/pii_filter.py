@@ -94,7 +94,7 @@ class PiiFilter(StreamFilter):
         return end + self._overlap if end else 0
 
     def passed(self, text: str, *, is_end: bool) -> tuple[str, str, int]:
-        """Filter the beginning of a text. The result does not depend on the deltas.
+        """Filter the beginning of a text. The result does not depend on how the text is divided into deltas.
 
         Args:
             text: The text.
@@ -117,9 +117,9 @@ class PiiFilter(StreamFilter):
         return "".join(passed), text, size
 
     def _part(self, text: str, *, is_end: bool) -> tuple[int, int, list[_Span]]:
-        """Return the end of the first part of a text, the size that the text needs, and the occurrences.
+        """Return the end of the first part of a text, the size from which this part can be filtered, and the occurrences.
 
-        The end is 0 if the text is shorter than the needed size. The size is 0 if it is unknown.
+        The end is 0 if the text does not have this size yet. The size is 0 if the end is known, or if the size is unknown.
         """
         end: int = self._end(text) or (len(text) if is_end else 0)
         while end:

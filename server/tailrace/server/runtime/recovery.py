@@ -73,7 +73,11 @@ class InterruptedTasks:
         statuses determine the order.
 
         Args:
-            names: Ids and owners of tasks. A task that cannot be read is skipped, and an error is logged.
+            names: Ids and owners of tasks. A task whose events are invalid or incomplete is skipped, and an error is logged.
+
+        Raises:
+            TaskNotFoundError: A task does not exist.
+            StoreError: The store is not available.
         """
         found: list[ActiveTask] = []
         try:
@@ -230,6 +234,6 @@ def _is_suspended(active: ActiveTask) -> bool:
 
 
 def _by_turn(active: ActiveTask) -> tuple[bool, datetime]:
-    """Return a sort key: first the turns that had begun, then the others by time."""
+    """Return a sort key: turns that had begun precede the others. Within both groups, the time of the status decides."""
     has_begun = bool(active.waiting) and active.waiting[0].in_history
     return not has_begun, active.record.status.timestamp or datetime.min.replace(tzinfo=UTC)

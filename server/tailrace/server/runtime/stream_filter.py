@@ -42,6 +42,7 @@ class FilterStream(ABC):
 
         Raises:
             BlockedError: The turn must end. Text that is held back is discarded.
+            FilterError: The filter cannot work.
         """
 
     @abstractmethod
@@ -50,6 +51,7 @@ class FilterStream(ABC):
 
         Raises:
             BlockedError: The turn must end. Text that is held back is discarded.
+            FilterError: The filter cannot work.
         """
 
 
@@ -169,7 +171,10 @@ class FilterChain:
         return text
 
     async def close(self) -> str:
-        """Return the text that the filters still hold back."""
+        """Return the text that the filters still hold back.
+
+        A `BlockedError` of a filter with the scope ``output`` is not raised, but stored as `output_error`.
+        """
         text = join_surrogates(self._half)
         for stream_filter, stream in zip(self.filters, self._streams, strict=True):
             if text:

@@ -18,7 +18,8 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 class TaskAccess:
     """Reads the tasks of callers.
 
-    The argument ``owner`` is the caller. For tasks of other callers, the methods raise `TaskNotFoundError`.
+    The argument ``owner`` is the caller. For tasks of other callers, the methods raise `TaskNotFoundError`. Methods that read the
+    store raise `StoreError` if it is not available.
 
     Args:
         max_lag: The number of events by which a subscriber may lag before it receives a snapshot.

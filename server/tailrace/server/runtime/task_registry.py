@@ -149,7 +149,7 @@ class TaskRegistry:
         while active is None:
             followings_ended = self._followings_ended
             stored = await self._store.load_task(ids[0], owner, *ids[1:])
-            # Meanwhile, another call may have loaded the task.
+            # Another call may have loaded the task while this call read the store.
             active = self._first_active(ids, owner)
             if active is None and stored is None:
                 raise TaskNotFoundError(metadata={"taskId": task_id})
@@ -184,7 +184,7 @@ class TaskRegistry:
         return await self.persisted_snapshot(await self.find(stored.id, owner))
 
     async def persisted_snapshot(self, active: ActiveTask, history_length: int | None = None) -> Task:
-        """Wait until all events of a task are persisted, then return the task."""
+        """Wait until all events of a task are persisted, then return the task. See `wait_until_persisted` for the errors."""
         task = active.record.snapshot(history_length)
         await self.wait_until_persisted(active, active.record.number)
         return task
@@ -234,8 +234,8 @@ class TaskRegistry:
     async def _activate(self, stored: StoredTask, owner: str, followings_ended: int) -> ActiveTask | None:
         """Add a task from the store. Return None if the store must be read again.
 
-        This is necessary if this process may have taken over the task since the store was read. Otherwise, its turn would run
-        here, but the next `end_following` would end its log.
+        This is necessary if this process may have taken over the task since the store was read. Otherwise, the turn of the task
+        would run here, but the next `end_following` would end the log of the task.
         """
         record = await self._replayed(stored, owner)
         active = self._active.get((owner, record.id))

@@ -121,7 +121,7 @@ class TurnRunner:
     def run_soon(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
         """Begin a turn and run it in the task group; see `run`."""
         assert self.group is not None  # noqa: S101 — a message is admitted only while the engine runs
-        # Before any await, so that a cancellation or a stop always finds the cancel scope of the turn.
+        # The turn begins before any await, so that a cancellation or a stop always finds the cancel scope of the turn.
         if not active.running:
             active.begin_turn()
         self.group.start_soon(self.run, active, permit, reply, name=f"turns of {active.record.id}")
@@ -290,13 +290,14 @@ class TurnRunner:
                 self.end(active, active.ending or failed_because(HANDLER_FAILED))
 
     def append(self, active: ActiveTask, items: Sequence[Item]) -> StatusUpdate | None:
-        """Apply updates to a task.
+        """Apply updates to a task. If an update raises an error, the updates before it were applied.
 
         Returns:
             The update that ends the turn, not yet applied; None if no update ends the turn.
 
         Raises:
-            InvalidAgentResponseError: An update is not valid. The updates before it were applied.
+            InvalidAgentResponseError: An update is not valid.
+            IllegalTransition: The task cannot change to the state of an update.
         """
         record = active.record
         events: list[Event] = []

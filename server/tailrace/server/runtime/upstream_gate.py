@@ -91,7 +91,7 @@ class UpstreamGate:
             self.leave(owner)
 
     async def enter(self, owner: str) -> None:
-        """Wait until a call to the provider may begin. When it ends, `leave` must be called once.
+        """Wait until a call to the provider may begin. When the call ends, `leave` must be called once.
 
         The wait can be cancelled.
 

@@ -227,7 +227,10 @@ class TurnUsage(RunObserver):
         return _LimitedAttempt(self, model, turn, inner, self._ledger.budgets, self._active.owner)
 
     def continued(self, attempt: Attempt, model: str, route: Route) -> None:
-        """Mark the last attempt as `AttemptState.ATTACHED` if the next attempt receives the rest of its response."""
+        """Mark the last attempt as `AttemptState.ATTACHED` if the next attempt receives the rest of its response.
+
+        If the next attempt requests the response again, restore the record `ActiveTask.attached_attempt` in the ledger.
+        """
         active = self._active
         if route is Route.ATTACH and active is not None and active.usage:
             *others, last = active.usage
@@ -235,7 +238,6 @@ class TurnUsage(RunObserver):
             if self._ledger.budgets is not None:
                 self._ledger.budgets.refund(last)
         if route is not Route.ATTACH and active is not None and active.attached_attempt is not None:
-            # The response is requested again.
             active.usage += (active.attached_attempt,)
             if self._ledger.budgets is not None:
                 self._ledger.budgets.record(active.attached_attempt)
@@ -256,7 +258,10 @@ class TurnUsage(RunObserver):
         reported_model: str,
         chunks: int = 0,
     ) -> None:
-        """Record an attempt that ends now. After the end of the turn, do nothing."""
+        """Record an attempt that ends now. After the end of the turn, do nothing.
+
+        If a chunk has arrived, the record `ActiveTask.attached_attempt` is not restored.
+        """
         if self._active is None:
             return
         self._attempts += 1

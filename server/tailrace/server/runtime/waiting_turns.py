@@ -1,11 +1,12 @@
 """Turns that have not begun. They wait for earlier turns of their conversation, or for the turn after which their branch begins.
 
-A stored conversation contains only the messages of turns that have begun. The message of another turn is only in its task. To
-find the position of a new message, the server therefore reads both. Meanwhile, it holds the `Operations.assignment_lock`.
+A stored conversation contains only the messages of turns that have begun. The message of a turn that has not begun is only in its
+task. To find the position of a new message, the server therefore reads both. It holds the `Operations.assignment_lock` until the
+new message is accepted.
 
-The second of two messages after the same running turn begins a branch. The branch also contains the response of this turn, which
-does not exist yet. The task of the second message therefore stores a reference to the turn (`TurnReference`). It begins when the
-turn has ended, even after a restart of the server.
+The second of two messages after the same running turn begins a branch. The branch also contains the response of the running turn,
+which does not exist yet. The task of the second message therefore stores a reference to the running turn (`TurnReference`). The
+turn of the second message begins when the running turn has ended, even after a restart of the server.
 """
 
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ class WaitingTurns:
         Raises:
             StoreError: The store cannot be read.
         """
-        # Tasks first: if a turn begins between the two reads, its message is found in both.
+        # The tasks are read before the conversation. If a turn begins between the two reads, its message is found in both.
         unended = await self._unended(context_id, owner)
         tasks = [await self._tasks.current(task, owner) for task in unended]
         begun = await self._access.conversation(context_id, owner, limit)
@@ -120,7 +121,7 @@ class WaitingTurns:
         return sorted(found, key=lambda task: (_time_of(task), positions.get(task.id, 0)))
 
     async def earlier_messages(self, turn: TurnReference, context_id: str, owner: str) -> tuple[Message, ...]:
-        """Wait until a turn has ended, and return copies of the messages of its conversation up to its end.
+        """Wait until a turn has ended, and return copies of the messages of its conversation up to the end of the turn.
 
         Args:
             turn: The turn.

@@ -114,7 +114,7 @@ class WebhookClient:
                 await session.aclose()
 
     def stop(self) -> None:
-        """Stop all attempts. Waiting calls of `send` and `pause` raise `Stopping`."""
+        """Let `pause`, and `send` before a further attempt, raise `Stopping`. Attempts in progress continue."""
         self._stopping.set()
 
     async def pause(self, seconds: float) -> None:
@@ -139,7 +139,9 @@ class WebhookClient:
         sign: Signature | None = None,
         once: bool = False,
     ) -> bool:
-        """Post a notification until the webhook accepts it or all attempts have failed. Log a final failure.
+        """Post a notification until the webhook accepts it, a failure is not temporary, or all attempts have failed.
+
+        In the last two cases, log the failure.
 
         Args:
             config: The webhook.
@@ -186,7 +188,7 @@ class WebhookClient:
     def _pause_after(self, attempt: int, requested: float | None) -> float:
         if requested is not None:
             return min(requested, _MAX_RETRY_AFTER)
-        # Randomised, so that a recovered host does not receive all retries at the same time.
+        # The pause is random, so that a recovered host does not receive all retries at the same time.
         max_pause = min(self._first_pause * 2 ** min(attempt - 1, 32), self._longest_pause)
         return max_pause * (1 - 0.5 * random.random())  # noqa: S311
 

@@ -158,7 +158,8 @@ class PushNotifier:
             after: The number after which the webhook receives events.
 
         Raises:
-            InvalidParamsError: The URL may not be called, the id is reserved, or the task already has `MAX_CONFIGS` webhooks.
+            InvalidParamsError: A field is invalid, the URL may not be called, the id is reserved, or the task already has
+                `MAX_CONFIGS` webhooks.
             StoreError: The webhooks of the task cannot be read.
         """
         self._client.guard.check(config)
@@ -205,7 +206,7 @@ class PushNotifier:
             The webhook with its id.
 
         Raises:
-            InvalidParamsError: The URL may not be called, or the task already has `MAX_CONFIGS` webhooks.
+            InvalidParamsError: See `accept`.
             StoreError: The webhook cannot be persisted.
         """
         accepted = await self.accept(config, owner, dialect=dialect, after=after)
@@ -250,7 +251,9 @@ class PushNotifier:
         return ListTaskPushNotificationConfigsResponse(configs=tuple(page), next_page_token=token)
 
     async def delete(self, task_id: str, config_id: str) -> None:
-        """Delete a webhook of a caller, and cancel an attempt in progress. Do nothing for an unknown id.
+        """Delete a webhook of a caller, and cancel an attempt in progress.
+
+        Do nothing if the id is unknown, or belongs to a webhook of the operator.
 
         Raises:
             StoreError: The webhook cannot be deleted.
@@ -399,14 +402,17 @@ class PushNotifier:
         return [(found[-1][0], None)] if len(found) > MAX_MISSED else [*found]
 
     async def _send_to_operator(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
-        """If the turn has ended, notify the operator's webhook and delete it. If its form no longer exists, only delete it."""
+        """If the turn has ended, notify the operator's webhook and delete it.
+
+        If the form of the webhook no longer exists, only delete the webhook. If the turn has not ended, keep it.
+        """
         if state is not None and not (state.terminal or state.interrupted):
             webhook.last_delivered = number
             return
         config, form = webhook.config, self._forms.get(webhook.dialect)
         notification = None
         if not await self._store.has_push_config(config.task_id, config.id):
-            webhook.is_gone = webhook.is_finished = True  # `delete_of_operator`
+            webhook.is_gone = webhook.is_finished = True  # deleted by `delete_of_operator`
             return
         if form is not None:
             task = await self._load_snapshot(config.task_id, webhook.owner)
@@ -416,7 +422,7 @@ class PushNotifier:
                 await self._store.mark_delivered(config.task_id, config.id, number)
                 return
             name, body = notification
-            # The current URL, because the signature uses the operator's current secret.
+            # The notification is sent to the current URL, because the signature uses the operator's current secret.
             current = config.model_copy(update={"url": form.url})
             await self._client.send(
                 current, name, body, media_type="application/json", owner=webhook.owner, sign=form.sign
