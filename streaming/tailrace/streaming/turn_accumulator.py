@@ -205,7 +205,7 @@ class TurnAccumulator:
         self._new_metadata: dict[str, Any] = {}
         self._replaces = False
         self._needs_line_break = (
-            False  # True if tools ran after the last visible text, which the next text follows on a new line
+            False  # True if tools ran after the last visible text; the next text then begins on a new line
         )
         self._needed_line_break = False  # the value of _needs_line_break at the start of the last response
         self._earlier_usage: Usage | None = None  # usage of the responses before the last one

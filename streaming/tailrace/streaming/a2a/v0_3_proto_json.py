@@ -5,10 +5,10 @@ data have an additional wrapper object. States and roles have the names of the p
 However, the specification describes the JSON of JSON-RPC for HTTP+JSON too. Requests may therefore have either format. Responses
 are always ProtoJSON.
 
-ProtoJSON encodes the bytes of a file as base64. The official clients in Python, Go and Java use base64 text as these bytes, so
-that the file is encoded twice, and expect the same in responses. The official client in JavaScript encodes files once. As a
-server, tailrace detects the client by its user agent. As a client, it detects the encoding of a server by the header
-``X-Powered-By`` of the agent card's response (`tailrace.server.remote.agent_card`).
+ProtoJSON encodes the bytes of a file as base64. The official clients in Python, Go and Java encode files twice, and expect the
+same in responses. The official client in JavaScript encodes files once. As a server, tailrace detects the client by its user
+agent. As a client, it detects the encoding of a server by the header ``X-Powered-By`` of the agent card's response
+(`tailrace.server.remote.agent_card`).
 
 Source: A2A 0.3.0, ``specification/grpc/a2a.proto``.
 """

@@ -148,7 +148,7 @@ def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
 
 
 def runs_in_parallel(messages: Iterable[Message]) -> bool | None:
-    """Return the option ``parallel`` of `stored_caller_options` without parsing the other options; None if not set.
+    """Return the option ``parallel`` of a task; None if not set. The other options are not parsed.
 
     Args:
         messages: The task's messages, oldest first.

@@ -193,7 +193,7 @@ def recorded_decisions(message: Message) -> list[RecordedDecision]:
 
 
 def recorded_turn(message: Message) -> int:
-    """Return the number of the turn that requested the approvals that a message of the caller decides."""
+    """Return the number of the turn whose approvals a message of the caller decides."""
     return _recorded(message).get("turn", 1)
 
 

@@ -31,7 +31,7 @@ def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
     `ContentPart`. Other metadata and fields have the names of the provider.
 
     If the response is incomplete, the additional member ``error`` has the fields ``type``, ``message`` and ``code``, and
-    ``finish_reason`` is null. Complete choices of a truncated stream have their finish reason.
+    ``finish_reason`` is null. If the stream was truncated, complete choices keep their finish reason.
 
     Args:
         accumulator: The accumulator of the response, after `Accumulator.close`.

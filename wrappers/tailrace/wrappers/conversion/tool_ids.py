@@ -419,7 +419,7 @@ class _ResultRepair:
         return messages
 
     def _repair_message(self, position: int, moved: list[ContentPart] | None) -> list[Message]:
-        """Convert the results in a message that have no call to text.
+        """Convert results without a call to text, in one message.
 
         Args:
             position: Index of the message.

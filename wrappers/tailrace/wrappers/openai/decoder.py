@@ -332,7 +332,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         self._remaining = 0  # number of chunks until the plain shape is tried again
         self._interval = 4  # the next value of ``_remaining``
         self._vendors = VendorFields()
-        self._id: str | None = None  # like the next five: value of the previous chunk
+        self._id: str | None = None  # this and the next five: values of the previous chunk
         self._model: str | None = None
         self._tier: str | None = None
         self._fingerprint: str | None = None
