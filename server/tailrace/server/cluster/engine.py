@@ -8,7 +8,7 @@ A *claim* is a name that only one node can hold at a time, for example the name 
 """
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -34,6 +34,7 @@ from tailrace.server.cluster.node_commands import (
 )
 from tailrace.server.cluster.ownership import TaskLocation, conversation_claim
 from tailrace.server.cluster.store import ClusterStore
+from tailrace.server.cluster.take_over import TakeOver
 from tailrace.server.cluster.task_follower import TaskFollower
 from tailrace.server.runtime.active_task import DEFAULT_CALL, ActiveTask, CallContext, Subscription
 from tailrace.server.runtime.client_task_ids import possible_ids
@@ -86,11 +87,11 @@ class ClusterEngine(Engine):
         self._broker = broker
         self._following = TaskFollower(store, store.streams, self._reload)
         self._commands = Commands(broker, authentication, self._execute_command)
-        self._known_nodes: set[str] | None = None
-        # The callers, by task id, of tasks of dead nodes that this node has claimed but not recovered yet.
-        self._orphans: dict[str, str] = {}
         self._claims = Claims(store.ownership)
         super().__init__(store, agents, **options)
+        self._take_over = TakeOver(
+            store, node, broker, self._claims, self._tasks, self._interrupted, self._preparation, self._push
+        )
 
     # --- operations ---------------------------------------------------------------------------------------------
 
@@ -201,7 +202,7 @@ class ClusterEngine(Engine):
                 return None
             if location.node != self._node.id and location.is_alive:
                 return location
-            if each in self._orphans or (location.node != self._node.id and location.has_turn):
+            if self._take_over.is_pending(each) or (location.node != self._node.id and location.has_turn):
                 raise NoReply(
                     "the server that ran the task is gone, and another one is taking over the task; try again later"
                 )
@@ -281,7 +282,7 @@ class ClusterEngine(Engine):
 
     def is_remote(self, stored: StoredTask) -> bool:
         """See `TasksOfOtherProcesses.is_remote`."""
-        return stored.node != self._node.id or stored.task.id in self._orphans
+        return stored.node != self._node.id or self._take_over.is_pending(stored.task.id)
 
     def follow(self, active: ActiveTask) -> None:
         """See `TasksOfOtherProcesses.follow`."""
@@ -375,7 +376,7 @@ class ClusterEngine(Engine):
     @asynccontextmanager
     async def _joined(self) -> AsyncGenerator[None]:
         await self._node.join(self._shared.database)
-        self._known_nodes = None
+        self._take_over.forget_nodes()
         try:
             async with anyio.create_task_group() as group:
                 for each in (
@@ -400,7 +401,7 @@ class ClusterEngine(Engine):
                         "the end of this node was not announced; other nodes will detect it: %s", error
                     )
                 self._shared.forget_own_tasks()
-                self._orphans.clear()
+                self._take_over.forget_tasks()
                 await self._broker.close()
 
     @property
@@ -445,7 +446,7 @@ class ClusterEngine(Engine):
             self._turns.fail(active, NotOwnedError("other nodes declared this node dead"))
         if self._push is not None:
             self._push.release_all()
-        self._orphans.clear()
+        self._take_over.forget_tasks()
         self._claims.forget_failed_releases()
         self._shared.forget_own_tasks(unpersisted)
         await self._node.join(self._shared.database)
@@ -455,66 +456,13 @@ class ClusterEngine(Engine):
             try:
                 await self._node.remove_dead_nodes(self._shared.database)
                 if self._turns.group is not None and not self._turns.stopping:
-                    await self._take_over()
+                    await self._take_over.run()
                 await self._claims.retry_failed_releases()
             except StoreError as error:
                 logger.warning("the tasks of dead nodes cannot be taken over at present: %s", error)
             except Exception:
                 logger.exception("the tasks of dead nodes cannot be taken over")
             await anyio.sleep(self._interval)
-
-    async def _take_over(self) -> None:
-        while self._broker.is_usable:  # some events of dead nodes are only in the broker
-            taken, webhooks = await self._shared.ownership.take_over()
-            self._orphans.update(taken)
-            if self._push is not None:
-                self._push.schedule(webhooks)
-            if not self._orphans:
-                break
-            await self._recover_orphans()
-        present = await self._shared.ownership.node_ids()
-        if self._known_nodes is None or self._known_nodes - present:
-            found = await self._shared.ownership.take_over_webhooks()
-            if self._push is not None:
-                self._push.schedule(found)
-        self._known_nodes = present
-
-    async def _recover_orphans(self) -> None:
-        # Since a failed recovery, another node may have taken over a task.
-        owned = await self._shared.ownership.owned(self._orphans)
-        self._orphans = {each: owner for each, owner in self._orphans.items() if each in owned}
-        orphans = dict(self._orphans)
-        for task_id, owner in orphans.items():
-            await self._shared.streams.fence(self._node.id, task_id)
-            self._shared.record_fence(task_id)
-            self._tasks.end_following(task_id, owner)
-        try:
-            interrupted = await self._interrupted.read(self._without_orphans())
-            orphans = {active.record.id: active.owner for active in interrupted}
-            for active in interrupted:
-                await self._claim_conversation(active)
-                await self._interrupted.recover(active)
-                del orphans[active.record.id]
-        except StoreError:
-            self._orphans |= orphans
-            raise
-
-    def _without_orphans(self) -> Iterator[tuple[str, str]]:
-        """Remove the tasks from `_orphans` one by one, and yield their ids and callers.
-
-        A removed task no longer counts as a task of another node.
-        """
-        for task_id, owner in list(self._orphans.items()):
-            self._orphans.pop(task_id, None)
-            yield task_id, owner
-
-    async def _claim_conversation(self, active: ActiveTask) -> None:
-        """Claim the conversation of a turn that had this claim when its node died."""
-        if active.waiting and not self._preparation.in_parallel(active):
-            name = conversation_claim(active.record.context_id)
-            active.holds_conversation_lock = await self._shared.ownership.claim(
-                active.owner, name, active.record.id
-            )
 
 
 def _moving_error() -> OverloadedError:
