@@ -255,6 +255,12 @@ async def test_escape_stops_too(page: "Page", agent: Agent) -> None:
     await until_text(page, lambda text: "one" in text)
     await page.keyboard.press("Escape")
     await until_state(page, "canceled")
+    await page.get_by_role("button", name="Regenerate").click()
+    await page.get_by_text("2/2").wait_for()
+    await until_text(page, lambda text: "one" in text)
+    assert agent.upstream.requests[-1].json["messages"] == agent.upstream.requests[-2].json["messages"]
+    await page.get_by_role("button", name="Previous version").click()
+    await until_state(page, "canceled")
 
 
 async def test_a_connection_that_is_cut_is_gone_on_with_and_no_word_is_lost_or_doubled(

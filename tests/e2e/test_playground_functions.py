@@ -9,7 +9,15 @@ import pytest
 import pytest_asyncio
 
 from e2e.browser import browsing, take_picture
-from e2e.playground_echo import Echo, chat, say, until_articles
+from e2e.playground_echo import (
+    Echo,
+    begin_conversations,
+    chat,
+    say,
+    titles,
+    until_articles,
+    until_texts,
+)
 from support.fixture_contexts import in_own_task
 
 if TYPE_CHECKING:
@@ -41,40 +49,91 @@ async def test_a_model_is_named_and_has_suggestions_before_its_first_response(br
         assert await page.locator(".suggestions button").count() == 4
 
 
-async def test_a_message_is_sent_again_and_edited(browser: "Browser") -> None:
+async def test_an_edited_message_has_versions(browser: "Browser") -> None:
     echo = Echo()
     async with chat(browser, echo) as page:
-        await say(page, "one")
-        await until_articles(page, 1)
-        await page.get_by_role("button", name="Regenerate").click()
-        await until_articles(page, 2)
-        assert echo.prompts == ["one", "one"]
+        for number, text in enumerate(("one", "more")):
+            await say(page, text)
+            await until_articles(page, number + 1)
         await page.locator(".said").last.hover()
         await page.get_by_role("button", name="Edit").last.click()
         box = page.get_by_label("Message", exact=True)
-        assert await box.input_value() == "one"
+        assert await box.input_value() == "more"
         await box.press_sequentially(" and two")
         first = page.url
         await page.keyboard.press("Enter")
         # A branch: the first message and its response, then the changed one.
-        await page.get_by_text("You wrote: one and two").wait_for()
+        await page.get_by_text("You wrote: more and two").wait_for()
         await until_articles(page, 2)
         assert page.url != first
-        assert await page.locator(".said p").all_inner_texts() == ["one", "one and two"]
+        assert await page.locator(".said p").all_inner_texts() == ["one", "more and two"]
         assert await page.locator(".versions").last.inner_text() == "2/2"
         assert await page.locator(".waiting:visible").count() == 0
+        await until_texts(titles(page), "one")  # the title of the conversation
         await take_picture(page, "versions")
         await page.keyboard.press("ArrowUp")
-        assert await box.input_value() == "one and two"
+        assert await box.input_value() == "more and two"
         await page.get_by_role("button", name="Discard the edit").click()
         assert await box.input_value() == ""
-        assert echo.prompts == ["one", "one", "one and two"]
+        assert echo.prompts == ["one", "more", "more and two"]
         await page.get_by_role("button", name="Previous version").click()
         await page.get_by_text("1/2").wait_for()
         assert page.url == first
-        assert await page.locator(".said p").all_inner_texts() == ["one", "one"]
+        assert await page.locator(".said p").all_inner_texts() == ["one", "more"]
         await page.reload()
         await page.get_by_role("button", name="Next version").click()
+        await page.get_by_text("2/2").wait_for()
+
+
+async def test_a_regenerated_response_is_a_version_in_the_same_entry_of_the_list(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo) as page:
+        await begin_conversations(page, "another", "one")
+        other = await page.context.new_page()
+        await other.goto(page.url)
+        await until_articles(other, 1)
+        await page.get_by_label("Message", exact=True).fill("a draft")
+        for number in (2, 3):
+            await page.get_by_role("button", name="Regenerate").click()
+            await page.get_by_text(f"{number}/{number}").wait_for()
+            await until_articles(page, 1)
+            assert await page.locator(".said p").all_inner_texts() == ["one"]
+        assert echo.prompts == ["another", "one", "one", "one"]
+        assert await page.get_by_label("Message", exact=True).input_value() == "a draft"
+        await until_texts(titles(page), "one", "another")
+        await page.get_by_role("button", name="Previous version").click()
+        await page.get_by_text("2/3").wait_for()
+        await other.get_by_text("1/3").wait_for()
+        await titles(page).first.focus()
+        await page.keyboard.press("F2")
+        await page.keyboard.type("rivers")
+        await page.keyboard.press("Enter")
+        for tab in (page, other):
+            await until_texts(titles(tab), "rivers", "another")
+        await other.get_by_role("button", name="Regenerate").click()
+        await other.get_by_text("4/4").wait_for()
+        for tab in (page, other):
+            await until_texts(titles(tab), "rivers", "another")
+        await page.reload()
+        await until_texts(titles(page), "rivers", "another")
+        await titles(page).first.focus()
+        await page.keyboard.press("Delete")
+        await page.get_by_text("Delete “rivers” with all versions?").wait_for()
+        await page.keyboard.press("Enter")
+        for tab in (page, other):
+            await until_texts(titles(tab), "another")
+            await tab.locator("div.welcome").wait_for()
+        await page.reload()
+        await until_texts(titles(page), "another")
+
+
+async def test_a_message_of_files_has_versions(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await page.evaluate(
+            """() => document.querySelector("tailrace-chat").send("", [{ raw: "eHh4", filename: "a.bin", mediaType: "text/plain" }])"""
+        )
+        await until_articles(page, 1)
+        await page.get_by_role("button", name="Regenerate").click()
         await page.get_by_text("2/2").wait_for()
 
 

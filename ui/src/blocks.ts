@@ -144,7 +144,7 @@ export function userMessage(strings: Strings, parts: Part[], edit: () => void, i
 	const text = textOf(parts);
 	const others = parts.filter((part) => !isText(part)).map((part) => partNode(strings, part));
 	const body = el("div.said", { part: "user-message" }, el("span.sr", {}, `${strings.you} `), el("p", {}, text), ...others);
-	if (!text) return body;
 	const change = icon(strings.edit, EDIT, edit, { title: strings.editTitle });
-	return el("div.user", { "data-message": id }, body, el("div.actions", {}, copyButton(strings, () => text), change), el("div.versions", { role: "group", "aria-label": strings.versions }));
+	const actions = text ? [copyButton(strings, () => text), change] : [];
+	return el("div.user", { "data-message": id }, body, el("div.actions", {}, ...actions), el("div.versions", { role: "group", "aria-label": strings.versions }));
 }

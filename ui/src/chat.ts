@@ -106,7 +106,10 @@ export class TailraceChat extends HTMLElement implements Host {
 		});
 		this.#sender = new Sender(this, this.#transcript, this.#composer, this.#log, {
 			requestOptions: () => this.#requestOptions(),
-			branched: (task) => this.#announce(task),
+			branched: (task, keepsTitle) => {
+				this.#announce(task);
+				if (keepsTitle) this.#conversations.keepTitle(this.contextId ?? "", task.contextId);
+			},
 			askToken: (again) => this.#askToken(again),
 		});
 		this.#help = shortcutsDialog(strings);
@@ -355,6 +358,11 @@ export class TailraceChat extends HTMLElement implements Host {
 	/** Put a message into the message box, to be changed and sent: as a branch, if the agent has branches. */
 	edit(parts: Part[], messageId: string): void {
 		this.#composer.edit(parts, extensionOf(this.client.card) && this.contextId ? { contextId: this.contextId, messageId } : undefined);
+	}
+
+	/** Request another version of a response. */
+	regenerate(view: TaskView): void {
+		this.#sender.regenerate(view);
 	}
 
 	/** Address the message in the message box to a task that waits, other than the latest one. */

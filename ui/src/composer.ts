@@ -86,6 +86,11 @@ export class Composer {
 		this.#drawFiles();
 	}
 
+	/** Show the message also in another conversation, when it is entered. */
+	carry(contextId: string): void {
+		this.#drafts.set(contextId, { text: this.input.value, files: this.#files });
+	}
+
 	/** Move the focus to the message box, unless that would open the keyboard of a phone. */
 	focus(): void {
 		if (!matchMedia("(pointer: coarse)").matches) this.input.focus();

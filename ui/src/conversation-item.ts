@@ -27,6 +27,7 @@ export class ConversationItem {
 	/** Whether the question before the deletion is visible. */
 	#asks = false;
 	#title = "";
+	#hasVersions = false;
 	/** Whether it is the conversation that is open. */
 	current = false;
 
@@ -42,7 +43,9 @@ export class ConversationItem {
 		this.#close();
 	}
 
-	draw(title: string, current: boolean): void {
+	/** `hasVersions`: branches of the conversation belong to the item. */
+	draw(title: string, current: boolean, hasVersions: boolean): void {
+		this.#hasVersions = hasVersions;
 		if (title !== this.#title) {
 			this.#title = this.#words.textContent = this.#open.title = title;
 			this.#rename.ariaLabel = this.#rename.title = fill(this.strings.rename, { title });
@@ -121,7 +124,7 @@ export class ConversationItem {
 		const remove = () => actions.remove().catch((error: Error) => this.#fail(error));
 		const yes = button("small", strings.delete, remove, { class: "small bad" });
 		const keep = button("small", strings.keep, () => end());
-		const end = this.#show(yes, false, el("span", {}, fill(strings.deleteQuestion, { title: this.#title })), yes, keep);
+		const end = this.#show(yes, false, el("span", {}, fill(this.#hasVersions ? strings.deleteVersionsQuestion : strings.deleteQuestion, { title: this.#title })), yes, keep);
 		this.#asks = true;
 	}
 

@@ -1,5 +1,5 @@
 /** The list of conversations: those of the server, the newest first, with a search. */
-import { isText, textOf } from "./blocks.ts";
+import { fields, isText, textOf } from "./blocks.ts";
 import { type AgentClient, AgentError, type Conversation, METHOD_NOT_FOUND, type Part, type Task } from "./client.ts";
 import { ConversationItem, MAX_TITLE } from "./conversation-item.ts";
 import { alarm, arrange, button, el, icon } from "./dom.ts";
@@ -103,7 +103,7 @@ export class Conversations {
 	#merge(conversation: Conversation): void {
 		const { contextId, updateTime } = conversation;
 		const known = this.#known.get(contextId)?.updateTime ?? "";
-		this.#known.set(contextId, { ...conversation, updateTime: known > updateTime ? known : updateTime });
+		this.#known.set(contextId, { ...this.#known.get(contextId), ...conversation, updateTime: known > updateTime ? known : updateTime });
 	}
 
 	/** Add conversations, or their new titles. */
@@ -149,8 +149,15 @@ export class Conversations {
 
 	/** Add the conversation of a new task. */
 	use({ contextId, history, status }: Pick<Task, "contextId" | "history" | "status">): void {
-		const parts = history?.find(({ role }) => role === "ROLE_USER")?.parts ?? [];
-		this.#name(contextId, parts, status.timestamp ?? new Date().toISOString());
+		const message = history?.find(({ role }) => role === "ROLE_USER");
+		const from = message && fields(message).branch;
+		this.#name(contextId, message?.parts ?? [], status.timestamp ?? new Date().toISOString(), from && { messageId: message.messageId, from });
+	}
+
+	/** Give a branch the title of the conversation from which it begins. */
+	async keepTitle(from: string, branch: string): Promise<void> {
+		const title = this.#known.get(from)?.title;
+		if (title && title !== this.#known.get(branch)?.title) await this.owner.renameConversation(branch, title).catch(() => {});
 	}
 
 	/** Add the conversation that is open, unless it is known: of an agent without a list, it is an earlier one. */
@@ -158,11 +165,11 @@ export class Conversations {
 		if (!this.#known.has(contextId)) this.#name(contextId, parts, "");
 	}
 
-	#name(contextId: string, parts: Part[], time: string): void {
+	#name(contextId: string, parts: Part[], time: string, branch?: Conversation["branch"]): void {
 		const name = textOf(parts) || (parts.find((part) => !isText(part))?.filename ?? "");
 		const title = this.#known.get(contextId)?.title ?? name.trim().replace(/\s+/g, " ").slice(0, 60);
 		this.#used.add(contextId);
-		this.add({ contextId, title, createTime: this.#known.get(contextId)?.createTime ?? time, updateTime: time });
+		this.add({ contextId, title, createTime: this.#known.get(contextId)?.createTime ?? time, updateTime: time, ...(branch && { branch }) });
 	}
 
 	/** Mark the conversation that is open. A search that would hide a new one ends. */
@@ -191,14 +198,39 @@ export class Conversations {
 		(beside?.querySelector<HTMLElement>("button") ?? this.search).focus();
 	}
 
+	/** The conversations to show, the newest first. Of those that are connected by branches, it is the open one, or the newest. */
+	#entries(words: string): Conversation[] {
+		const isFound = ({ contextId, title }: Conversation) => this.#listed.has(contextId) || (this.#used.has(contextId) && searchText(title).includes(words));
+		const found = [...this.#known.values()].filter(isFound).sort((one, other) => (one.updateTime < other.updateTime ? 1 : -1));
+		const entries = new Map<string, Conversation>();
+		for (const each of found) {
+			const root = this.#root(each.contextId);
+			if (!entries.has(root) || each.contextId === this.#current) entries.set(root, each);
+		}
+		return [...entries.values()];
+	}
+
+	/** The conversation from which the others begin that are connected with one by branches. */
+	#root(id: string): string {
+		const passed = new Set([id]);
+		let root = id;
+		for (let above = this.#above(root); above && !passed.has(above); above = this.#above(root)) passed.add((root = above));
+		return root;
+	}
+
+	#above(id: string): string | undefined {
+		return this.#known.get(id)?.branch?.from.contextId;
+	}
+
 	draw(): void {
 		const { strings } = this.owner;
 		const words = searchText(this.#query);
-		const isFound = ({ contextId, title }: Conversation) => this.#listed.has(contextId) || (this.#used.has(contextId) && searchText(title).includes(words));
-		const found = [...this.#known.values()].filter(isFound).sort((one, other) => (one.updateTime < other.updateTime ? 1 : -1));
+		const found = this.#entries(words);
+		const sizes = new Map<string, number>();
+		for (const root of [...this.#known.keys()].map((id) => this.#root(id))) sizes.set(root, (sizes.get(root) ?? 0) + 1);
 		const items = found.map(({ contextId, title }) => {
 			const item = this.#item(contextId);
-			item.draw(title || strings.files, contextId === this.#current);
+			item.draw(title || strings.files, contextId === this.#current, sizes.get(this.#root(contextId))! > 1);
 			return item.node;
 		});
 		this.#stop(found.map(({ contextId }) => this.#items.get(contextId)!));
@@ -243,9 +275,25 @@ export class Conversations {
 		return item;
 	}
 
-	/** Delete a conversation; rejects with words for the user. */
+	/** Change all conversations of an entry: those that are connected with one by branches, and at last this one. */
+	async #forAll(id: string, change: (contextId: string) => Promise<void>): Promise<void> {
+		const { client } = this.owner;
+		const others: string[] = [];
+		let pageToken: string | undefined;
+		do {
+			const page = await client.listConversations({ relatedTo: id, pageSize: 100, pageToken }).catch((error) => {
+				if (error instanceof AgentError && error.code === METHOD_NOT_FOUND) return { conversations: [], nextPageToken: undefined };
+				throw error;
+			});
+			others.push(...page.conversations.map(({ contextId }) => contextId).filter((contextId) => contextId !== id));
+			pageToken = page.nextPageToken;
+		} while (pageToken);
+		for (const contextId of [...others, id]) if (client === this.owner.client) await change(contextId);
+	}
+
+	/** Delete a conversation with its versions; rejects with words for the user. */
 	async #delete(id: string): Promise<void> {
-		await this.owner.deleteConversation(id).catch((error) => {
+		await this.#forAll(id, (contextId) => this.owner.deleteConversation(contextId)).catch((error) => {
 			throw error instanceof AgentError && error.code === METHOD_NOT_FOUND ? new Error(this.owner.strings.cannotDelete) : error;
 		});
 	}
@@ -254,7 +302,7 @@ export class Conversations {
 		const { client } = this.owner;
 		const before = this.#known.get(id);
 		if (before && title) this.add({ ...before, title });
-		await this.owner.renameConversation(id, title).catch((error) => {
+		await this.#forAll(id, (contextId) => this.owner.renameConversation(contextId, title)).catch((error) => {
 			// Without the method, the title is known on this page only.
 			if (error instanceof AgentError && error.code === METHOD_NOT_FOUND) return;
 			if (before && client === this.owner.client) this.add(before);

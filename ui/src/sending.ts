@@ -25,13 +25,15 @@ interface Owner extends EventTarget {
 interface Reactions {
 	/** Request options of the next message; nothing if they are wrong. */
 	requestOptions(): Metadata | undefined;
-	/** A branch has begun. */
-	branched(task: Task): void;
+	/** A branch has begun. `keepsTitle`: its title is that of the conversation from which it begins. */
+	branched(task: Task, keepsTitle: boolean): void;
 	/** The agent requires a token. */
 	askToken(again: () => unknown): void;
 }
 
 export class Sender {
+	#regenerates = false;
+
 	constructor(
 		private readonly owner: Owner,
 		private readonly transcript: Transcript,
@@ -46,7 +48,10 @@ export class Sender {
 		if (this.transcript.working || !(text || files.length)) return false;
 		const parts = [...(text ? [{ text }] : []), ...files];
 		const { target } = this.composer;
-		if (target && !(target instanceof TaskView)) return this.#branch(target, parts);
+		if (target && !(target instanceof TaskView)) {
+			const isFirst = this.transcript.views[0]?.firstId === target.messageId;
+			return this.#branch(target, parts, !isFirst, () => this.composer.discard()); // it belongs to the conversation that is left
+		}
 		const last = this.transcript.views.at(-1);
 		return this.ask(parts, target ?? (last?.waits ? last : undefined));
 	}
@@ -70,6 +75,14 @@ export class Sender {
 		return true;
 	}
 
+	/** Send the last message of a task again: as a branch, if the agent has branches, so that its responses are versions. */
+	async regenerate({ contextId, lastId, lastParts }: TaskView): Promise<void> {
+		if (this.transcript.working || this.#regenerates) return;
+		if (!extensionOf(this.owner.client.card) || !contextId) return void this.ask(lastParts);
+		this.#regenerates = true;
+		await this.#branch({ contextId, messageId: lastId }, lastParts, true, (branch) => this.composer.carry(branch)).finally(() => (this.#regenerates = false));
+	}
+
 	/** Send a decision about a call of a task; rejects if it is refused. */
 	async decide(view: TaskView, decision: ApprovalDecision): Promise<void> {
 		const { owner, transcript } = this;
@@ -84,8 +97,8 @@ export class Sender {
 		}
 	}
 
-	/** Send an edited message: as the first one of a branch. False if it was not sent. */
-	async #branch(branch: Branch, parts: Part[]): Promise<boolean> {
+	/** Send a message as the first one of a branch; `begun` is called before it is opened. False if it was not sent. */
+	async #branch(branch: Branch, parts: Part[], keepsTitle: boolean, begun: (contextId: string) => void): Promise<boolean> {
 		const { owner } = this;
 		const request = this.#fits(parts) && this.reactions.requestOptions();
 		if (!request) return false;
@@ -93,9 +106,9 @@ export class Sender {
 		try {
 			const task = await client.createTask(parts, { branch, request });
 			if (client !== owner.client) return false;
-			this.composer.discard(); // it belongs to the conversation that is left
+			begun(task.contextId);
 			emit(owner, "messagesend", { contextId: task.contextId, parts });
-			this.reactions.branched(task);
+			this.reactions.branched(task, keepsTitle);
 			await owner.open(task.contextId);
 			return true;
 		} catch (error) {

@@ -13,6 +13,7 @@ export interface Host {
 	ask(parts: Part[], view?: TaskView): boolean;
 	decide(view: TaskView, decision: ApprovalDecision): Promise<void>;
 	edit(parts: Part[], messageId: string): void;
+	regenerate(view: TaskView): void;
 	reply(view: TaskView): void;
 	showModel(name: string): void;
 	readonly client: AgentClient;
@@ -71,7 +72,7 @@ export class TaskView {
 
 	constructor(readonly chat: Host) {
 		const { strings } = chat;
-		const again = icon(strings.regenerate, REGENERATE, () => this.#repeat(), { title: strings.regenerateTitle });
+		const again = icon(strings.regenerate, REGENERATE, () => chat.regenerate(this), { title: strings.regenerateTitle });
 		this.#actions = el("span.actions", {}, copyButton(strings, () => this.answer), again);
 		this.#reply = button("small.reply", strings.reply, () => chat.reply(this), { title: strings.replyTitle });
 		this.node = el("article", { part: "turn" }, this.form, this.problem, this.#waiting, el("footer", {}, this.#badge, this.#reply, this.#actions));

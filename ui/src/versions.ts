@@ -57,7 +57,7 @@ export class Versions {
 		this.draw();
 	}
 
-	/** The versions of a message: the first one, then those of it, then the versions of these; each in the order of its creation. */
+	/** The versions of a message: the first one, then the others in the order of their creation. */
 	#of(messageId: string): Branch[] {
 		const branches = new Map<string, Version>();
 		for (const { contextId, branch, createTime } of this.#family) if (branch) branches.set(branch.messageId, { ...branch, contextId, time: createTime });
@@ -69,7 +69,7 @@ export class Versions {
 		const [root] = path(messageId);
 		const found = [...branches.values()].filter((each) => path(each.messageId)[0] === root);
 		const depth = (version: Version) => path(version.messageId).length;
-		found.sort((one, other) => depth(one) - depth(other) || (one.time < other.time ? -1 : 1));
+		found.sort((one, other) => one.time.localeCompare(other.time) || depth(one) - depth(other));
 		const first = found[0]?.from ?? { contextId: "", messageId };
 		return [first, ...found].filter(({ contextId }) => this.#family.some((each) => each.contextId === contextId));
 	}
