@@ -260,6 +260,7 @@ class ChatEndpoint:
 
         Raises:
             OpenAIError: The stream ended before its first event, because the server is stopping.
+            StoreError: The first events cannot be read.
         """
         return await self.stream_batches(
             stream.batches(),
@@ -285,6 +286,11 @@ class ChatEndpoint:
             headers: See `stream`.
             following: See `stream`.
             canceled: See `stream`.
+
+        Raises:
+            OpenAIError: See `stream`.
+            EventsDropped: The first events are no longer stored.
+            StoreError: The first events cannot be read.
         """
         try:
             first = await anext(batches, None)

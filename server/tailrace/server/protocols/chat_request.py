@@ -178,8 +178,8 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
 def without_repeated_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Remove responses that only repeat pending calls of a round.
 
-    If a client sends results for only some calls of a round, the server's response repeats the other calls. Without this
-    response, the remaining results directly follow their round.
+    If a client sends results for only some calls of a round, the server's response repeats the other calls. If that response is
+    removed, the remaining results directly follow the round.
     """
     distinct: list[Message] = []
     pending: Mapping[str, tuple[str, object]] = {}

@@ -269,7 +269,10 @@ class _Search:
         return await self._continue(context_id, stored, task)
 
     async def _task_of_results(self, stored: Sequence[Message], last: Task | None) -> Task | None:
-        """Return the newest task of a context that belongs to the message's receiver and waits for these results, or None."""
+        """Return the newest task of a context that waits for the results in the message, or None.
+
+        The task must belong to the agent that receives the message.
+        """
         results = {result.id for result in self.request.new.tool_results}
         task_ids = dict.fromkeys(message.task_id for message in reversed(stored) if message.task_id)
         for task_id in list(task_ids)[:MAX_BRANCHES]:
@@ -286,8 +289,9 @@ class _Search:
     ) -> AssignedMessage:
         """Continue a context with the task that waits for the message, or with a new task.
 
-        A waiting task of another agent is not continued. There are two exceptions, which the task rejects: a decision about a
-        call, and a tool result in a request that contains only the new message.
+        A waiting task of another agent is not continued, with two exceptions: a decision about a call, and a tool result in a
+        request that contains only the new message. In both cases, the message is then rejected, because the task belongs to
+        another agent.
 
         Raises:
             OpenAIError: The message contains only results of calls that the client does not run (see `calls_run_here`).

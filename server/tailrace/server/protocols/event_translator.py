@@ -22,7 +22,7 @@ from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 from tailrace.wrappers.openai.converter import arguments_text
 
-# Finish reasons of incomplete responses, in the words of clients.
+# Values of `TurnEnded.finish` for incomplete responses, by the finish reason in the metadata of the last status.
 _TRUNCATED = {"length": "length", "content_filter": "content_filter", "recitation": "content_filter"}
 
 

@@ -55,7 +55,7 @@ def origin_checked_route(origin_guard: OriginGuard, upload_deadlines: UploadDead
                 request = Request(scope, receive, send)
                 if scope["method"] in _WITHOUT_BODY and has_body(request):
                     await upload_deadlines.discard(request)
-                # Without FastAPI's resolution of dependencies, because the routes have none.
+                # FastAPI's resolution of dependencies is skipped, because the routes have none.
                 response = await self.endpoint(request)
             response.headers["X-Content-Type-Options"] = "nosniff"
             await response(scope, receive, send)

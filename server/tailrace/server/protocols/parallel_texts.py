@@ -125,8 +125,8 @@ class ParallelTexts:
 
     Attributes:
         is_live: Whether texts are reported as they grow, not at the end.
-        omits_finished_calls: Whether only calls that wait for the client are reported. Calls of the client's declared tools are
-            reported as they grow, others at the end of the response.
+        omits_finished_calls: True if only calls that wait for the client are reported. If `is_live`, calls of tools that the
+            client declared are reported as they grow. Other calls are reported at the end of the response.
     """
 
     is_live = True

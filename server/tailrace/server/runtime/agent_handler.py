@@ -29,7 +29,7 @@ class AgentHandler(Handler):
     """Runs each turn of a task as a turn of an agent.
 
     Text, reasoning and the arguments of tool calls are streamed. A round is added to the conversation when it is complete. After
-    a crash, a turn is resumed after its last complete round.
+    a crash or a stop, a turn is resumed after its last complete round.
 
     If the model calls a tool that the caller declared, the turn ends with INPUT_REQUIRED. The caller continues the task with the
     tool results. A call that requires an approval ends the turn in the same way. The next turn runs the call if the caller
@@ -157,7 +157,7 @@ async def _only(items: Sequence[Item]) -> AsyncGenerator[Sequence[Item]]:
 
 
 def _messages_before_crash(turn: Turn) -> Sequence[Message]:
-    """Return the messages that the turn had added to the conversation before a crash."""
+    """Return the messages that the turn had added to the conversation before it was interrupted."""
     conversation = turn.history.conversation
     return conversation[len(conversation) - turn.resumed_message_count :]
 

@@ -74,7 +74,7 @@ class ConversationEdits:
     ) -> bool:
         """Store an ended task without turns, which lists of tasks do not contain.
 
-        It replaces the caller's unlisted task with the same name. Of concurrent calls, the last one takes effect.
+        The task replaces the caller's unlisted task with the same name. Of concurrent calls, the last one takes effect.
 
         Args:
             task: The task.

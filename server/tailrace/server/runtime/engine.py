@@ -221,8 +221,8 @@ class Engine(TaskAccess):
             preceding: Earlier messages of a conversation that is new to this server. They are only used for a new task.
 
         Returns:
-            A subscription to the task; its first event is the task. If the handler responds directly, its message. Such a message
-            is not stored, so a repeated request creates another message.
+            A subscription to the task; its first event is the task. If the handler responds directly, the message of the handler.
+            The server does not store this message, so a repeated request creates another message.
 
         Raises:
             TaskNotFoundError: The task of the message does not exist or belongs to another caller.
@@ -296,8 +296,8 @@ class Engine(TaskAccess):
     async def delete_task(self, task_id: str, owner: str) -> None:
         """Delete a task with its events, webhooks and messages. If the task has not ended, cancel it before the deletion.
 
-        Before both, cancel the tasks whose turns wait for this task (`WaitingTurns.dependents`), newest first. Otherwise, the
-        history of their turns would contain the deleted content.
+        Tasks whose turns wait for this task (`WaitingTurns.dependents`) are cancelled before this task, newest first. Otherwise,
+        the history of their turns would contain the deleted content.
 
         If this method fails or is cancelled, the task may be cancelled but not deleted, or the write-ahead log of the database
         may still contain deleted content. The store later deletes the remaining events of a deleted task

@@ -41,7 +41,7 @@ async def filtered(
     """Yield the filtered updates of a turn, and close ``batches`` at the end.
 
     Filters that work in the background run in asyncio tasks of ``group``, which end before the generator. An update may extend an
-    artifact of ``record`` that began in an earlier turn or before a crash. Before such an update, the filters receive the
+    artifact of ``record`` that began in an earlier turn or before a restart. Before such an update, the filters receive the
     published text of the artifact.
 
     If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED.
@@ -196,7 +196,7 @@ class _FilteredTurn:
         ]
 
     async def _delta(self, item: TextDelta) -> list[Item]:
-        if item.artifact_id not in self._open:  # the artifact began in an earlier turn or before a crash
+        if item.artifact_id not in self._open:  # the artifact began in an earlier turn or before a restart
             self._open[item.artifact_id] = await self._continue(item.artifact_id)
         chain = self._open[item.artifact_id]
         text = ""

@@ -1,4 +1,4 @@
-"""The part of a response that was published before a crash, reconstructed from the record of its task."""
+"""The part of a response that was published before a crash or a stop, reconstructed from the record of its task."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 def interrupted_response(
     record: TaskRecord, turn: int, after_round: int
 ) -> tuple[InterruptedResponse, Sequence[PublishedArtifact]]:
-    """Return the response that a crash interrupted, and its artifacts. For a remote agent, these are all artifacts of the task.
+    """Return the interrupted response and its artifacts. For a remote agent, these are all artifacts of the task.
 
     Args:
         record: The task.

@@ -3,7 +3,7 @@
 Tasks and streams are counted, but not events, so that no limit is checked for each token. Only the limits for all callers apply
 to unauthenticated callers.
 
-Each error contains the limit and advice. The first two errors also contain the time to wait:
+Each error contains the limit and advice. The first two errors of this table also contain the time to wait:
 
 =====================  ========  ====  ==================  ======================================================
 error                  JSON-RPC  HTTP  gRPC                reason

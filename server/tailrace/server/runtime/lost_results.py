@@ -68,7 +68,7 @@ def first_calls(
 def _running_calls(
     turn: Turn, calls: Sequence[ContentPartToolCall], request_of: RequestOf
 ) -> Sequence[tuple[ContentPartToolCall, str]]:
-    """Return the calls that need no approval and were running at a crash, each with an empty digest."""
+    """Return the calls that need no approval and were running when the turn was interrupted, each with an empty digest."""
     if not turn.resumed_message_count:
         return ()
     return [

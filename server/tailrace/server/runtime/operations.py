@@ -109,7 +109,7 @@ class Operations:
 
     @property
     def stopping(self) -> anyio.Event:
-        """Set when the server begins to stop. Streams then end."""
+        """Set when the server begins to stop. Each stream then ends as soon as no turn of its task is running."""
         return self._engine.stop_requested
 
     @property

@@ -134,7 +134,7 @@ class FilterChain:
         self._published = 0  # number of characters that were published before `resume`
 
     async def resume(self, text: str) -> None:
-        """Restore the state of the filters after a crash.
+        """Restore the state of the filters for a text that began in an earlier turn or before a restart.
 
         Args:
             text: The text that was filtered and published. `feed` and `close` do not return it again.

@@ -158,7 +158,7 @@ class GrpcBinding:
                 await self._abort(context, error)
             if not taken:
                 # `abort` waits until the client has read all earlier events. Here, no reference to the task remains, so that its
-                # memory can be freed meanwhile.
+                # memory can be freed during this wait.
                 seconds = f"{self._settings.bounds.send_timeout:g} seconds"
                 logger.info("closed the stream of a client that read nothing for %s", seconds)
                 await context.abort(grpc.StatusCode.ABORTED, f"the client read nothing for {seconds}")

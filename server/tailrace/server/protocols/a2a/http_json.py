@@ -96,7 +96,7 @@ ROUTES = (
     Route("DELETE", "/conversations/{contextId}", Operation.DELETE_CONVERSATION),
 )
 
-# Routes with a tenant would also match the paths of routes without a tenant, so these come first.
+# Routes without a tenant come first, because routes with a tenant would also match their paths.
 VERSION_1_0 = Version(Version10(), ROUTES, prefixes=("", "/{tenant}"))
 
 METHODS_WITH_BODY = ("POST", "PATCH")

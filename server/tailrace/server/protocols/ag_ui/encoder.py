@@ -161,7 +161,7 @@ class AgUiEncoder(UiEncoder):
             yield {**self.error(ended.error), **usage}
             return
         if not self._rewritten.isdisjoint(ended.pending):
-            # The client would run the call with the arguments that were already sent.
+            # Without this error, the client would run the call with the arguments that were already sent.
             yield {"type": "RUN_ERROR", "message": "the arguments of a call were rewritten", **usage}
             return
         finished: Fields = {"type": "RUN_FINISHED", **self._run, **usage, **self._result}

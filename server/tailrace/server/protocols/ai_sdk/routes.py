@@ -65,7 +65,7 @@ class AiSdkEndpoint:
             try:
                 await self._operations.execute(Operation.CANCEL_TASK, CancelTaskRequest(id=task.id), caller)
             except TaskNotCancelableError:
-                pass  # the task has ended meanwhile
+                pass  # the task ended after `_running_task`
         return Response(status_code=204)
 
     async def _messages(self, request: Request) -> Response:

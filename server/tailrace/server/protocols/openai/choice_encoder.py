@@ -17,7 +17,7 @@ _DONE = b"data: [DONE]\n\n"
 
 
 def chat_usage(usage: Mapping[str, Any]) -> Fields:
-    """Return the usage in the format of Chat Completions, with the provider's further members in this format.
+    """Return the usage in the format of Chat Completions. If the provider has the same format, include its further members.
 
     Args:
         usage: The extension metadata ``usage`` of a task.

@@ -326,7 +326,7 @@ def _find_item(items: Sequence[_Item], item_id: str) -> _Item:
 
 
 def _is_of_handled_calls(item: _Item, items: Iterable[_Item]) -> bool:
-    """Return whether the message of an item has results, or has calls and its task has results or approvals."""
+    """Return whether the message of an item has results, or has calls of a task that also has results or approval items."""
     if not item.has_calls:
         return item.has_results
     of_task = (each for each in items if each.message.task_id == item.message.task_id)

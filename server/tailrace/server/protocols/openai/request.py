@@ -78,7 +78,7 @@ class _ConversationRequest(_Request):
     user: str | None = None
 
     def option_fields(self, nested: bool, **others: object) -> dict[str, Any]:
-        """Return the common options, and others."""
+        """Return the options that Chat Completions and Responses share, and ``others``."""
         choice = self.tool_choice if isinstance(self.tool_choice, dict) else {}
         function = _inner(choice, "function", nested=nested) if choice.get("type") == "function" else None
         functions = [
@@ -124,7 +124,7 @@ class _CompletionRequest(_Request):
         return bool(self.stream_options is not None and self.stream_options.include_usage)
 
     def sampling(self) -> dict[str, Any]:
-        """Return the common options for sampling."""
+        """Return the sampling options that Chat Completions and Completions share."""
         return {
             "stop": _texts(self.stop),
             "seed": self.seed,
@@ -448,7 +448,7 @@ def _texts(value: str | list[str] | None) -> tuple[str, ...] | None:
 
 
 def _inner(fields: Mapping[str, Any], name: str, *, nested: bool) -> Mapping[str, Any] | None:
-    """Return the members of an object with a ``type``. In Chat Completions, they are in a nested object, or None."""
+    """Return the members of an object with a ``type``. In Chat Completions, they are nested; None if they are missing."""
     inner = fields.get(name) if nested else fields
     return cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else None
 

@@ -2,7 +2,7 @@
 
 The format is described at https://platform.openai.com/docs/api-reference/responses/object and …/responses-streaming. Reasoning
 becomes an item with a summary, because clients display summaries. If the turn fails or is cancelled, the stream ends with
-``response.failed``. If it fails, an event ``error`` comes first, because some clients read only this event.
+``response.failed``. If the turn fails, an event ``error`` precedes ``response.failed``, because some clients read only ``error``.
 
 The encoding depends only on the record of the request and on the stored events of the task. A repeated stream of a response
 therefore has the same numbers and bytes.

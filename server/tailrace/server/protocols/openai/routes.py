@@ -199,7 +199,7 @@ class OpenAIFacade:
         caller = self._with_cost_of_choices(caller, choices)
         model, caller = self._models.select(choices[0].model, caller)
         created = int(time.time())
-        # A repeated request must have the same key, because some of its choices may already exist.
+        # The prefix of the context ids must be the same for a repeated request, because some of its choices may already exist.
         key = hash_of(caller.send_key) if caller.send_key else uuid4().hex
         turns: list[tuple[EventStream | RepeatedTurn, _Encoder]] = []
         try:

@@ -24,7 +24,10 @@ class ResponseNotifications:
         self.sign: Signature = StandardSignature(settings.secrets)
 
     async def write(self, task: Task, message_id: str) -> tuple[str, bytes] | None:
-        """Return the id and the body of the notification about the response to a message; None if it has not ended."""
+        """Return the id and the body of the notification about the response to a message.
+
+        Return None if the response has not ended, or if the message did not request a response of this API.
+        """
         messages = [message for message in task.history if is_callers(message)]
         for turn, message in enumerate(messages, 1):
             if message.message_id == message_id:
