@@ -72,8 +72,8 @@ class ChatRequest:
         completion: The stored chat completion that the request creates; None for other requests.
         choice: The index of this choice. Choice 0 continues the conversation. Each other choice begins a new conversation.
         choices: The number of choices: OpenAI's parameter ``n``, times the number of prompts.
-        choice_context_prefix: The prefix of the context ids of choices other than 0, with which they can be deleted. May be
-            empty.
+        choice_context_prefix: The prefix of the context ids of choices other than 0. With it, the server finds and deletes these
+            contexts when the completion is deleted. May be empty.
     """
 
     earlier: tuple[Message, ...]

@@ -208,7 +208,7 @@ class _Search:
             list_request = list_request.model_copy(update={"page_size": _NEXT_PAGES, "page_token": token})
 
     async def continue_after_response(self) -> AssignedMessage:
-        """Continue the conversation of a response. If it has already continued after the response, start a branch.
+        """Continue the conversation of a response. If the conversation has other messages after the response, start a branch.
 
         Raises:
             OpenAIError: See `Conversations.assign`.

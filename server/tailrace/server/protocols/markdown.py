@@ -1,7 +1,7 @@
 """Converts files and data of a response to Markdown, for chats that support only text, and back.
 
-The content of a file without a URL becomes a ``data:`` URL. If a client sends it back, it is converted to a file again, so that
-models do not receive base64 as text.
+The content of a file without a URL becomes a ``data:`` URL. If a client sends this URL back, it is converted to a file again, so
+that models do not receive base64 as text.
 """
 
 import json

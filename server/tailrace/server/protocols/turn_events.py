@@ -24,7 +24,7 @@ async def repeat_turn(operations: Operations, sent: SendKey, caller: Caller) -> 
     """Return the events of the turn that an earlier request with the same message began.
 
     Raises:
-        TaskNotFoundError: The task was deleted in the meantime.
+        TaskNotFoundError: The task of the earlier request was deleted.
         StoreError: The task cannot be read.
         RateLimitError: The caller has too many streams.
     """

@@ -115,7 +115,7 @@ class CallContext(msgspec.Struct, frozen=True):
             with an unknown task id then creates a task. Empty if the server chooses the ids.
         protocol_version: The protocol version in which the server sends notifications to the webhook of the request.
         extensions: URIs of the activated extensions.
-        send_key: The idempotency key of the message; empty if it has none. It is stored as long as the task.
+        send_key: The idempotency key of the message; empty if it has none. The key is stored as long as the task.
         fingerprint: The hash that identifies a repeated request (see `Engine.sent_as`); empty to compute the hash from the
             message.
         cost: The cost of processing the request (`JsonBody.cost`), including the messages that precede the new message.

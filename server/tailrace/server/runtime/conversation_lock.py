@@ -20,8 +20,8 @@ class ConversationLocks:
         """Return the lock of the conversation of a task."""
         key = active.owner, active.record.context_id
         if active.holds_conversation_lock and key in self._waiting:
-            # The task was taken over from another node, and the turn with the lock waits for its end. To wait for the lock would
-            # be a deadlock.
+            # The task was taken over from another node, and the turn that has the lock waits for the end of this task. To wait
+            # for the lock would be a deadlock.
             return nullcontext()
         return _ConversationLock(self._waiting, key)
 
@@ -38,7 +38,7 @@ class _ConversationLock:
     async def __aenter__(self) -> None:
         following = self._waiting.get(self._key)
         if following is None:
-            # Without an await, so that the turn sends its request to the provider before the writer runs.
+            # There is no await here, so that the turn sends its request to the provider before the writer runs.
             self._waiting[self._key] = []
             return
         begins = anyio.Event()

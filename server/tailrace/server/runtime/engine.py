@@ -234,8 +234,8 @@ class Engine(TaskAccess):
             InvalidParamsError: A part of the request is invalid, the task of the message belongs to another conversation or
                 agent, or ``call.send_key`` was used for another message.
             RateLimitError: A limit or a budget of the caller is reached, or too many messages to the task wait.
-            OverloadedError: A limit of the server is reached, it is stopping or was not started, the resources of the agent have
-                failed, or the budgets cannot be read.
+            OverloadedError: A limit of the server is reached, the server is stopping or was not started, the resources of the
+                agent have failed, or the budgets cannot be read.
             InternalError: An input filter failed, or the server stopped before the message was persisted.
             StoreError: The store is not available at present.
         """

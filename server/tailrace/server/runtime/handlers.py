@@ -49,7 +49,7 @@ class Turn:
         number: The number of the message in the task, from 1.
         accepted_output_modes: The media types that the caller accepts; empty for no restriction.
         metadata: The metadata of the request.
-        caller_options: The options of the request. If it has none, the options of the task's previous request.
+        caller_options: The options of the request. If the request has none, the options of the task's previous request.
         extensions: URIs of the extensions that the request activates.
         resumed_message_count: If the turn was interrupted, the number of messages that follow ``message`` in the history;
             otherwise 0.

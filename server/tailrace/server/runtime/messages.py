@@ -223,9 +223,9 @@ def messages_from_artifacts(
         if fields.get("choice"):
             continue  # only the first choice belongs to the conversation
         if fields.get("channel") == "output":
-            continue  # repeats the text
+            continue  # this artifact repeats the text
         if fields.get("channel") in ("tool_call", "tool_result"):
-            continue  # of an interrupted round, which is not resumed
+            continue  # belongs to an interrupted round, which is not resumed
         if after_round and fields.get("round", 1) <= after_round:
             continue
         for part in artifact.parts:

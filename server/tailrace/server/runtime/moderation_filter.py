@@ -115,7 +115,7 @@ class _Window:
 
     Attributes:
         checked: The text to send: the text before this window, and this window.
-        verdict: True if the window is flagged, or an error.
+        verdict: True if the window is flagged; an error if there is no verdict.
         ended: Set when the verdict or the error has arrived.
     """
 

@@ -264,7 +264,7 @@ class TurnRunner:
         return False
 
     def _suspend(self, active: ActiveTask) -> None:
-        """Suspend a turn. Its last event marks the task as ``suspended``, so that the recovery does not assume a crash.
+        """Suspend a turn. The turn's last event marks the task as ``suspended``, so that the recovery assumes no crash.
 
         The usage so far is persisted with this event.
         """

@@ -32,7 +32,7 @@ OLD_CARD_PATH = "/.well-known/agent.json"
 
 _MODES = ("text/plain", "application/json")
 
-# In order of preference.
+# The bindings and versions in order of preference.
 _INTERFACES = (
     ("JSONRPC", "1.0"),
     ("HTTP+JSON", "1.0"),
@@ -41,7 +41,7 @@ _INTERFACES = (
     ("HTTP+JSON", "0.3"),
     ("GRPC", "0.3"),
 )
-# For a model without instructions.
+# Examples of requests to a model without instructions.
 _EXAMPLES = (
     "What can you help me with?",
     "Compare TCP and UDP in a table.",
@@ -176,7 +176,7 @@ class CardEndpoint:
 
     def add_to(self, router: APIRouter) -> None:
         """Add the routes of the card to a router."""
-        # Without an extended card, its path serves the public card to clients of 0.3.
+        # If there is no extended card, the path for it serves the public card to clients of 0.3.
         paths = (CARD_PATH, OLD_CARD_PATH) if self._has_extended else (CARD_PATH, OLD_CARD_PATH, CARD.path)
         for path in paths:
             router.add_api_route(path, self._at(path), methods=["GET", "HEAD"], include_in_schema=False)

@@ -176,7 +176,7 @@ class JsonRpcBinding:
     async def _dialect_of_task(
         self, dialects: Sequence[Dialect], task_id: object, identity: Identity
     ) -> Dialect:
-        """Return the dialect in which a task was created, or the first dialect if that one is not in the list."""
+        """Return the dialect in which a task was created, or the first dialect if the list does not contain that dialect."""
         if not isinstance(task_id, str):
             return dialects[0]
         version = await self._operations.dialect_of(

@@ -33,7 +33,7 @@ from tailrace.wrappers import (
 from tailrace.wrappers.assembly.tool_calls import parse_arguments
 from tailrace.wrappers.conversion.text_joining import join_texts
 
-# Not a set, because ``type`` in a request may be unhashable.
+# A tuple instead of a set, because ``type`` in a request may be unhashable.
 _MEDIA = ("image", "audio", "video", "document", "binary")
 
 

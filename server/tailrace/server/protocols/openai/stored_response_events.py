@@ -148,7 +148,7 @@ async def read_turn(operations: Operations, stored: StoredTurn, caller: Caller) 
     If they are no longer stored, `TurnEvents.batches` raises `EventsDropped`.
 
     Raises:
-        TaskNotFoundError: The task was deleted in the meantime.
+        TaskNotFoundError: The task was deleted after `find_turn`.
         StoreError: The store is not available.
     """
     return TurnEvents(await operations.read_events(stored.task.id, caller), stored.turn)

@@ -11,12 +11,12 @@ class OperatorForm(Protocol):
 
     @property
     def url(self) -> str:
-        """See the class."""
+        """The URL of the webhook."""
         ...
 
     @property
     def sign(self) -> Signature:
-        """See the class."""
+        """The function that signs the notifications."""
         ...
 
     async def write(self, task: Task, message_id: str) -> tuple[str, bytes] | None:
