@@ -49,7 +49,10 @@ class JsonSchemaFilter(StreamFilter):
                 raise ConfigurationError(f"invalid schema of a filter: {error}") from error
 
     async def for_request(self, options: RequestOptions) -> StreamFilter | None:
-        """Return this filter, or a filter with the schema of the request; None if neither has a schema."""
+        """Return this filter if it has a schema. Otherwise, return a filter for the output format of the request.
+
+        Return None if the filter has no schema and the request is for text.
+        """
         if self._check is not None:
             return self
         form = options.output

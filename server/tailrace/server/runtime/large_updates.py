@@ -71,7 +71,7 @@ async def encoded_if_large(item: T, task_id: str, context_id: str, max_bytes: in
 
 
 def slices_of(delta: TextDelta) -> Iterator[TextDelta]:
-    """Split a delta into deltas of at most `MAX_DELTA_CHARACTERS` characters."""
+    """Split a delta into deltas of `MAX_DELTA_CHARACTERS` characters, or of one more so that no surrogate pair is divided."""
     text, at = delta.text, 0
     while at < len(text):
         end = at + MAX_DELTA_CHARACTERS
@@ -87,7 +87,7 @@ def _encoded(update: Update, task_id: str, context_id: str, max_bytes: int) -> U
     check_size(update, max_bytes)
     if isinstance(update, ArtifactUpdate):
         return msgspec.structs.replace(update, encoded=encode_artifact_event(task_id, context_id, update))
-    assert update.message is not None  # noqa: S101 — it is large
+    assert update.message is not None  # noqa: S101 — a status without a message is not large
     message = update.message.model_copy(update={"task_id": task_id, "context_id": context_id})
     return msgspec.structs.replace(update, message=message, encoded=message.to_json())
 
