@@ -12,7 +12,7 @@ import pytest
 from support.rounds import answer
 from support.several_agents import SeveralAgents, serving_agents
 from support.upstream import Wait
-from tailrace.wrappers.conversion.tool_ids import NO_RESULT
+from tailrace.wrappers.conversion.result_repair import NO_RESULT
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 USER = {"role": "user", "content": "Where is it?"}

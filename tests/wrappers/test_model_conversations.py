@@ -12,7 +12,9 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.conversion.tool_ids import unmatched_tools, with_matched_ids, with_repaired_results
+from tailrace.wrappers.conversion.result_repair import with_repaired_results
+from tailrace.wrappers.conversion.tool_ids import with_matched_ids
+from tailrace.wrappers.conversion.tool_matching import unmatched_tools
 from tailrace.wrappers.providers import FORMATS
 
 

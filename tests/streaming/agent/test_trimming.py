@@ -21,7 +21,7 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.conversion.tool_ids import unmatched_tools
+from tailrace.wrappers.conversion.tool_matching import unmatched_tools
 
 
 def message_of(role: Role, text: str) -> Message:

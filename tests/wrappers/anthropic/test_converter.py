@@ -28,7 +28,8 @@ from tailrace.wrappers import (
     Role,
 )
 from tailrace.wrappers.anthropic import AnthropicConverter, AnthropicEventWrapper
-from tailrace.wrappers.conversion.tool_ids import with_matched_ids, with_repaired_results
+from tailrace.wrappers.conversion.result_repair import with_repaired_results
+from tailrace.wrappers.conversion.tool_ids import with_matched_ids
 
 converter = AnthropicConverter()
 package_messages: TypeAdapter[Any] = TypeAdapter(list[BetaMessageParam])

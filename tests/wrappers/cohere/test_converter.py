@@ -23,7 +23,7 @@ from tailrace.wrappers import (
     Role,
 )
 from tailrace.wrappers.cohere import CohereConverter
-from tailrace.wrappers.conversion.tool_ids import NO_RESULT
+from tailrace.wrappers.conversion.result_repair import NO_RESULT
 
 converter = CohereConverter()
 

@@ -21,14 +21,9 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.conversion.tool_ids import (
-    NO_RESULT,
-    ToolPart,
-    UnmatchedTools,
-    unmatched_tools,
-    with_matched_ids,
-    with_repaired_results,
-)
+from tailrace.wrappers.conversion.result_repair import NO_RESULT, with_repaired_results
+from tailrace.wrappers.conversion.tool_ids import with_matched_ids
+from tailrace.wrappers.conversion.tool_matching import ToolPart, UnmatchedTools, unmatched_tools
 from tailrace.wrappers.openai import OpenAIConverter
 
 NINE = re.compile("[a-zA-Z0-9]{9}")  # Mistral's form

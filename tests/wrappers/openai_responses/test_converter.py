@@ -25,7 +25,7 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.conversion.tool_ids import NO_RESULT
+from tailrace.wrappers.conversion.result_repair import NO_RESULT
 from tailrace.wrappers.openai_responses import ResponsesConverter, ResponsesDecoder
 
 Fields = dict[str, Any]

@@ -22,7 +22,7 @@ from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall, History, Message, Role
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
-from tailrace.wrappers.conversion.tool_ids import calls_without_result
+from tailrace.wrappers.conversion.tool_matching import calls_without_result
 
 
 class AgentHandler(Handler):

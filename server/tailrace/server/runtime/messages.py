@@ -26,7 +26,7 @@ from tailrace.wrappers import ContentPartToolCall, History
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
 from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST
-from tailrace.wrappers.conversion.tool_ids import calls_without_result
+from tailrace.wrappers.conversion.tool_matching import calls_without_result
 from tailrace.wrappers.messages import shortened
 
 MAX_PARTS = 2_000

@@ -30,7 +30,7 @@ from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers import History, StoreError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
-from tailrace.wrappers.conversion.tool_ids import with_missing_results
+from tailrace.wrappers.conversion.result_repair import with_missing_results
 
 
 class TurnPreparation:

@@ -62,7 +62,7 @@ from tailrace.wrappers import (
     ProtocolError,
     Role,
 )
-from tailrace.wrappers.conversion.tool_ids import unmatched_tools
+from tailrace.wrappers.conversion.tool_matching import unmatched_tools
 from tailrace.wrappers.model import Model
 from tailrace.wrappers.providers import create_model
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions

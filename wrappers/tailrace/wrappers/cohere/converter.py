@@ -5,7 +5,7 @@ details such as the names of images.
 
 - ``History.context`` is sent as a user message.
 - Empty texts are omitted, because the API rejects them.
-- Calls and results are matched and repaired (see `tailrace.wrappers.conversion.tool_ids`), because the API requires a result for
+- Calls and results are matched and repaired (see `tailrace.wrappers.conversion.result_repair`), because the API requires a result for
   each call, and a call for each result.
 - Reasoning is sent only if Cohere produced it. Its signature is not preserved.
 - The order in a message of the model is: the plan of its tool calls, thinking and text in their original order, tool calls.
@@ -53,8 +53,9 @@ from tailrace.wrappers.conversion.message_objects import (
     result_output,
     text_entry,
 )
+from tailrace.wrappers.conversion.result_repair import with_repaired_results
 from tailrace.wrappers.conversion.text_joining import join_texts
-from tailrace.wrappers.conversion.tool_ids import with_matched_ids, with_repaired_results
+from tailrace.wrappers.conversion.tool_ids import with_matched_ids
 from tailrace.wrappers.conversion.tool_names import NameRule
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_object, as_text
 from tailrace.wrappers.messages import (

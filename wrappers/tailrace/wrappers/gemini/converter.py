@@ -5,7 +5,7 @@ member of the request.
 
 **Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets an error result. Results
 are moved directly after their calls, in the order of the calls. A result without a call becomes text (see
-`tailrace.wrappers.conversion.tool_ids`). Adjacent messages with the same role become one content. If the first message is the
+`tailrace.wrappers.conversion.result_repair`). Adjacent messages with the same role become one content. If the first message is the
 model's, a user message is inserted before it. The first function call of a content must have a thought signature. Calls of other
 providers, and of older Gemini models, have none. They get the signature ``skip_thought_signature_validator``, which Google
 documents for this purpose (https://ai.google.dev/gemini-api/docs/thought-signatures). Gemini's own signatures
@@ -47,7 +47,8 @@ from tailrace.wrappers.conversion.message_objects import (
     merged_fields,
     own_metadata,
 )
-from tailrace.wrappers.conversion.tool_ids import with_matched_ids, with_repaired_results
+from tailrace.wrappers.conversion.result_repair import with_repaired_results
+from tailrace.wrappers.conversion.tool_ids import with_matched_ids
 from tailrace.wrappers.conversion.tool_names import NameRule
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_text
 from tailrace.wrappers.gemini.content_parts import (

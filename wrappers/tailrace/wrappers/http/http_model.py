@@ -19,7 +19,8 @@ from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
 from tailrace.wrappers.continuation import JoinedChunks, Prefill
 from tailrace.wrappers.conversion.request_parameters import has_tools, merged
-from tailrace.wrappers.conversion.tool_ids import with_matched_ids, with_repaired_results
+from tailrace.wrappers.conversion.result_repair import with_repaired_results
+from tailrace.wrappers.conversion.tool_ids import with_matched_ids
 from tailrace.wrappers.conversion.tool_names import ToolNames
 from tailrace.wrappers.decoding.decoder import ResponseDecoder
 from tailrace.wrappers.decoding.error_reports import provider_error

@@ -8,7 +8,7 @@ The API cannot represent the following content, which is replaced or omitted. `t
 details such as the names of images.
 
 - ``History.context`` is sent as a user message.
-- Calls and results are matched and repaired (see `tailrace.wrappers.conversion.tool_ids`). Ids have at most 64 characters.
+- Calls and results are matched and repaired (see `tailrace.wrappers.conversion.result_repair`). Ids have at most 64 characters.
 - Reasoning is sent only if it comes from this API, and has an id and encrypted content. Reasoning at the end of a message is
   omitted, because the API rejects it.
 - The ids and statuses of messages and function calls are not sent. No server requires them, and some servers reject even ids that

@@ -7,7 +7,8 @@ from typing import Any
 from tailrace.wrappers.assembly.tool_calls import arguments_json
 from tailrace.wrappers.conversion.files import file_description
 from tailrace.wrappers.conversion.message_objects import Fields, check_calls, compact_json, own_fields
-from tailrace.wrappers.conversion.tool_ids import with_matched_ids, with_repaired_results
+from tailrace.wrappers.conversion.result_repair import with_repaired_results
+from tailrace.wrappers.conversion.tool_ids import with_matched_ids
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import (
     ContentPart,
