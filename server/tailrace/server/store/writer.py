@@ -45,9 +45,7 @@ GROUP_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BYTES_OF_EVENT_COST = 512  # bytes of an encoded event that count as one unit of cost
 
 _MAX_BATCH_COST = 4 * MAX_INLINE_COST
-"""Maximum cost of a batch that is written in the event loop. Encoding takes 1 to 9 microseconds for each value, thus at most 18
-ms.
-"""
+"""Maximum cost of a batch that is written in the event loop: at most 18 ms, because encoding takes 1 to 9 µs for each value."""
 
 _has_large_event: Callable[[TaskWrite], bool] = attrgetter("has_large_event")
 
@@ -175,9 +173,7 @@ class StoreWrites:
 
 
 class Distribution:
-    """A histogram for one thread, without locks.
-
-    The locks of a metrics library would take longer than a commit.
+    """A histogram for one thread, without locks, which would take longer than a commit.
 
     Attributes:
         bounds: The upper bounds of the buckets.
@@ -238,9 +234,9 @@ class GroupWriter:
         self.is_full = False
         self.lag = Distribution(LAG_BOUNDS)
         self.group_sizes = Distribution(GROUP_BOUNDS)
+        self._store = store
         self._commit_failed = commit_failed
         self._oldest = 0.0  # the time when the oldest waiting write arrived
-        self._store = store
         self._max_waiting = max_waiting
         self._retry_delays = retry_delays
         self._drop_interval = drop_interval
@@ -433,10 +429,7 @@ class GroupWriter:
         return removed
 
     def _wake(self) -> None:
-        """Resume `run` after other coroutines that are ready have run.
-
-        A new turn can then send its request to the provider before a commit blocks the event loop.
-        """
+        """Resume `run` after other ready coroutines, so that a new turn sends its request before a commit blocks the event loop."""
         more, self._write_arrived = self._write_arrived, None
         if more is not None:
             more.get_loop().call_soon(_resolve, more)

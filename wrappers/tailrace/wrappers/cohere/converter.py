@@ -5,7 +5,7 @@ details such as the names of images.
 
 - ``History.context`` is sent as a user message.
 - Empty texts are omitted, because the API rejects them.
-- Calls and results are matched and repaired (see `tailrace.wrappers.conversion.result_repair`), because the API requires a result for
+- Calls and results are matched and repaired (see `tailrace.wrappers.conversion.result_repair`): the API requires a result for
   each call, and a call for each result.
 - Reasoning is sent only if Cohere produced it. Its signature is not preserved.
 - The order in a message of the model is: the plan of its tool calls, thinking and text in their original order, tool calls.

@@ -5,8 +5,8 @@ member of the request.
 
 **Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets an error result. Results
 are moved directly after their calls, in the order of the calls. A result without a call becomes text (see
-`tailrace.wrappers.conversion.result_repair`). Adjacent messages with the same role become one content. If the first message is the
-model's, a user message is inserted before it. The first function call of a content must have a thought signature. Calls of other
+`tailrace.wrappers.conversion.result_repair`). Adjacent messages with the same role become one content. If the first message is
+the model's, a user message is inserted before it. The first function call of a content must have a thought signature. Calls of other
 providers, and of older Gemini models, have none. They get the signature ``skip_thought_signature_validator``, which Google
 documents for this purpose (https://ai.google.dev/gemini-api/docs/thought-signatures). Gemini's own signatures
 (``metadata["gemini"]``) are sent unchanged in their original position. Signatures of other providers are not sent.

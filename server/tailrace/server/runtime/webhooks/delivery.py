@@ -282,12 +282,7 @@ class PushNotifier:
             webhook.scope.cancel()
 
     def notify(self, task_id: str, new: Sequence[PushConfig] = ()) -> None:
-        """Schedule notifications after a status change of a task was persisted.
-
-        Args:
-            task_id: The task.
-            new: Webhooks that were persisted together with this change.
-        """
+        """Schedule notifications after a status change of a task, and the webhooks ``new``, were persisted."""
         for config in new:
             self._add(config)
         for webhook in self._webhooks.get(task_id, {}).values():
