@@ -14,6 +14,7 @@ from e2e.playground_echo import (
     call_of,
     chat,
     focused,
+    method_of,
     say,
     titles,
     until_articles,
@@ -144,6 +145,24 @@ async def test_a_file_of_a_conversation_is_transferred_once(browser: "Browser") 
             "performance.getEntriesByType('resource').map((each) => each.decodedBodySize)"
         )
         assert 4_000_000 < sum(sizes) < 4_500_000  # base64
+
+
+async def test_files_of_tasks_that_are_not_listed_are_shown(browser: "Browser") -> None:
+    async def list_none(route: "Route") -> None:
+        if method_of(route.request) == "ListTasks":
+            await route.fulfill(
+                json={"jsonrpc": "2.0", "id": 1, "result": {"tasks": [], "nextPageToken": ""}}
+            )
+        else:
+            await route.fallback()
+
+    async with chat(browser, Echo()) as page:
+        await begin_with_file(page, "look at this", 300)
+        await page.route(lambda _: True, list_none)
+        await page.reload()
+        image = page.locator("article img")
+        await image.wait_for()
+        assert len(await image.get_attribute("src") or "") > 400
 
 
 async def test_a_branch_shows_the_files_before_it(browser: "Browser") -> None:

@@ -5,7 +5,7 @@
  * loaded again. Text of a model is never parsed as HTML.
  */
 import { Address } from "./address.ts";
-import { AgentClient, AgentError, type ApprovalDecision, extensionOf, type Metadata, type Part, type Task, type Token } from "./client.ts";
+import { AgentClient, AgentError, extensionOf, type Metadata, type Part, type Task, type Token } from "./client.ts";
 import { Composer } from "./composer.ts";
 import { Conversations } from "./conversations.ts";
 import { button, el, reflectAttributes, slot } from "./dom.ts";
@@ -21,9 +21,8 @@ import { BrowserStorage } from "./storage.ts";
 import { fill, STRINGS, type Strings } from "./strings.ts";
 import css from "./style.css";
 import { type Announcement, Tabs } from "./tabs.ts";
-import { type Host, TaskView } from "./task-view.ts";
+import type { Actions, Host, TaskView } from "./task-view.ts";
 import { TokenPrompt } from "./token-form.ts";
-import { resultForm } from "./tool-results.ts";
 import { Transcript } from "./transcript.ts";
 import { Versions } from "./versions.ts";
 import { welcome } from "./welcome.ts";
@@ -93,7 +92,7 @@ export class TailraceChat extends HTMLElement implements Host {
 				send: (text, files) => this.send(text, files),
 				stop: () => this.stop(),
 				cut: () => this.working?.stream?.interrupt(),
-				editLast: () => this.#editLast(),
+				editLast: () => this.#sender.editLast(),
 			},
 			this.#log.latest,
 		);
@@ -106,9 +105,9 @@ export class TailraceChat extends HTMLElement implements Host {
 		});
 		this.#sender = new Sender(this, this.#transcript, this.#composer, this.#log, {
 			requestOptions: () => this.#requestOptions(),
-			branched: (task, keepsTitle) => {
+			branched: (task, titled) => {
 				this.#announce(task);
-				if (keepsTitle) this.#conversations.keepTitle(this.contextId ?? "", task.contextId);
+				if (titled) this.#conversations.keepTitle(titled, task.contextId);
 			},
 			askToken: (again) => this.#askToken(again),
 		});
@@ -355,25 +354,9 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	// --- sending ---
 
-	/** Put a message into the message box, to be changed and sent: as a branch, if the agent has branches. */
-	edit(parts: Part[], messageId: string): void {
-		this.#composer.edit(parts, extensionOf(this.client.card) && this.contextId ? { contextId: this.contextId, messageId } : undefined);
-	}
-
-	/** Request another version of a response. */
-	regenerate(view: TaskView): void {
-		this.#sender.regenerate(view);
-	}
-
-	/** Address the message in the message box to a task that waits, other than the latest one. */
-	reply(view: TaskView): void {
-		this.#composer.reply(view);
-	}
-
-	#editLast(): boolean {
-		const view = this.#transcript.views.findLast(({ lastParts }) => lastParts.length);
-		if (view) this.edit(view.lastParts, view.lastId);
-		return Boolean(view);
+	/** The functions of the buttons and forms of tasks. */
+	get actions(): Actions {
+		return this.#sender;
 	}
 
 	/** Send a message in the conversation. False while a response is running, without content, or if it cannot be sent. */
@@ -381,28 +364,11 @@ export class TailraceChat extends HTMLElement implements Host {
 		return this.#sender.send(text, files);
 	}
 
-	/** Send a message: to a task that waits for it, or as a new one. */
-	ask(parts: Part[], view?: TaskView): boolean {
-		return this.#sender.ask(parts, view);
-	}
-
 	/** Request options of the next message; nothing if they are not JSON, which the inspector then shows. */
 	#requestOptions(): Metadata | undefined {
 		const options = this.#inspector.readOptions((reason) => (this.announce(reason), this.#panels.inspector.show(true)));
 		if (options) this.#storage.set("request", this.#inspector.options.value);
 		return options && { ...this.request, ...options };
-	}
-
-	resultForm(view: TaskView, calls: any[]): HTMLElement {
-		return resultForm(this.#strings, calls, (results) => {
-			this.ask([{ data: { tool_results: results } }], view);
-			this.#composer.input.focus();
-		});
-	}
-
-	/** Send a decision about a call of a task; rejects if it is refused. */
-	decide(view: TaskView, decision: ApprovalDecision): Promise<void> {
-		return this.#sender.decide(view, decision);
 	}
 
 	/** Ask for a token. `again` repeats the user's request that needs it. */

@@ -6,7 +6,8 @@ import { alarm } from "./dom.ts";
 import { emit } from "./events.ts";
 import type { Log } from "./log.ts";
 import { fill, type Strings } from "./strings.ts";
-import { TaskView } from "./task-view.ts";
+import { type Actions, TaskView } from "./task-view.ts";
+import { resultForm } from "./tool-results.ts";
 import type { Transcript } from "./transcript.ts";
 
 /** The rest of a request, in bytes. */
@@ -25,13 +26,13 @@ interface Owner extends EventTarget {
 interface Reactions {
 	/** Request options of the next message; nothing if they are wrong. */
 	requestOptions(): Metadata | undefined;
-	/** A branch has begun. `keepsTitle`: its title is that of the conversation from which it begins. */
-	branched(task: Task, keepsTitle: boolean): void;
+	/** A branch has begun. It gets the title of the conversation `titled`, if there is one. */
+	branched(task: Task, titled?: string): void;
 	/** The agent requires a token. */
 	askToken(again: () => unknown): void;
 }
 
-export class Sender {
+export class Sender implements Actions {
 	#regenerates = false;
 
 	constructor(
@@ -56,7 +57,6 @@ export class Sender {
 		return this.ask(parts, target ?? (last?.waits ? last : undefined));
 	}
 
-	/** Send a message: to a task that waits for it, or as a new one. */
 	ask(parts: Part[], view?: TaskView): boolean {
 		const { owner } = this;
 		const request = this.#fits(parts) && this.reactions.requestOptions();
@@ -75,7 +75,30 @@ export class Sender {
 		return true;
 	}
 
-	/** Send the last message of a task again: as a branch, if the agent has branches, so that its responses are versions. */
+	edit(parts: Part[], messageId: string): void {
+		const { client, contextId } = this.owner;
+		this.composer.edit(parts, extensionOf(client.card) && contextId ? { contextId, messageId } : undefined);
+	}
+
+	/** Edit the last message; false if there is none. */
+	editLast(): boolean {
+		const view = this.transcript.views.findLast(({ lastParts }) => lastParts.length);
+		if (view) this.edit(view.lastParts, view.lastId);
+		return Boolean(view);
+	}
+
+	reply(view: TaskView): void {
+		this.composer.reply(view);
+	}
+
+	resultForm(view: TaskView, calls: any[]): HTMLElement {
+		return resultForm(this.owner.strings, calls, (results) => {
+			this.ask([{ data: { tool_results: results } }], view);
+			this.composer.input.focus();
+		});
+	}
+
+	/** Without branches, the message is sent again. */
 	async regenerate({ contextId, lastId, lastParts }: TaskView): Promise<void> {
 		if (this.transcript.working || this.#regenerates) return;
 		if (!extensionOf(this.owner.client.card) || !contextId) return void this.ask(lastParts);
@@ -83,7 +106,6 @@ export class Sender {
 		await this.#branch({ contextId, messageId: lastId }, lastParts, true, (branch) => this.composer.carry(branch)).finally(() => (this.#regenerates = false));
 	}
 
-	/** Send a decision about a call of a task; rejects if it is refused. */
 	async decide(view: TaskView, decision: ApprovalDecision): Promise<void> {
 		const { owner, transcript } = this;
 		try {
@@ -97,7 +119,10 @@ export class Sender {
 		}
 	}
 
-	/** Send a message as the first one of a branch; `begun` is called before it is opened. False if it was not sent. */
+	/**
+	 * Send a message as the first one of a branch; `begun` is called before it is opened. False if it was not sent, or if the user
+	 * has left the conversation.
+	 */
 	async #branch(branch: Branch, parts: Part[], keepsTitle: boolean, begun: (contextId: string) => void): Promise<boolean> {
 		const { owner } = this;
 		const request = this.#fits(parts) && this.reactions.requestOptions();
@@ -106,11 +131,12 @@ export class Sender {
 		try {
 			const task = await client.createTask(parts, { branch, request });
 			if (client !== owner.client) return false;
-			begun(task.contextId);
+			const stays = owner.contextId === branch.contextId;
+			if (stays) begun(task.contextId);
 			emit(owner, "messagesend", { contextId: task.contextId, parts });
-			this.reactions.branched(task, keepsTitle);
-			await owner.open(task.contextId);
-			return true;
+			this.reactions.branched(task, keepsTitle ? branch.contextId : undefined);
+			if (stays) await owner.open(task.contextId);
+			return stays;
 		} catch (error) {
 			emit(owner, "chaterror", { id: "", contextId: branch.contextId, error: error as Error });
 			this.log.node.append(alarm((error as Error).message));

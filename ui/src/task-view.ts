@@ -6,16 +6,27 @@ import { button, copyButton, el, icon } from "./dom.ts";
 import { failureCard } from "./problems.ts";
 import { fill, type Strings } from "./strings.ts";
 
+/** The functions of the buttons and forms of a task. */
+export interface Actions {
+	/** Send a message: to a task that waits for it, or as a new one. */
+	ask(parts: Part[], view?: TaskView): boolean;
+	/** Send a decision about a call of a task; rejects if it is refused. */
+	decide(view: TaskView, decision: ApprovalDecision): Promise<void>;
+	/** Put a message into the message box, to be changed and sent. */
+	edit(parts: Part[], messageId: string): void;
+	/** Request another version of a response. */
+	regenerate(view: TaskView): Promise<void>;
+	/** Address the message in the message box to a task that waits, other than the latest one. */
+	reply(view: TaskView): void;
+	/** The form for the results of calls of a task. */
+	resultForm(view: TaskView, calls: any[]): HTMLElement;
+}
+
 /** The element, as its views see it. */
 export interface Host {
 	changed(what: { draw(): void }): void;
-	resultForm(view: TaskView, calls: any[]): HTMLElement;
-	ask(parts: Part[], view?: TaskView): boolean;
-	decide(view: TaskView, decision: ApprovalDecision): Promise<void>;
-	edit(parts: Part[], messageId: string): void;
-	regenerate(view: TaskView): void;
-	reply(view: TaskView): void;
 	showModel(name: string): void;
+	readonly actions: Actions;
 	readonly client: AgentClient;
 	readonly working: TaskView | undefined;
 	readonly strings: Strings;
@@ -72,9 +83,9 @@ export class TaskView {
 
 	constructor(readonly chat: Host) {
 		const { strings } = chat;
-		const again = icon(strings.regenerate, REGENERATE, () => chat.regenerate(this), { title: strings.regenerateTitle });
+		const again = icon(strings.regenerate, REGENERATE, () => chat.actions.regenerate(this), { title: strings.regenerateTitle });
 		this.#actions = el("span.actions", {}, copyButton(strings, () => this.answer), again);
-		this.#reply = button("small.reply", strings.reply, () => chat.reply(this), { title: strings.replyTitle });
+		this.#reply = button("small.reply", strings.reply, () => chat.actions.reply(this), { title: strings.replyTitle });
 		this.node = el("article", { part: "turn" }, this.form, this.problem, this.#waiting, el("footer", {}, this.#badge, this.#reply, this.#actions));
 	}
 
@@ -118,7 +129,7 @@ export class TaskView {
 	}
 
 	#repeat(): void {
-		if (!this.chat.working) this.chat.ask(this.#lastParts);
+		if (!this.chat.working) this.chat.actions.ask(this.#lastParts);
 	}
 
 	/** The section of a turn. Its number comes from the agent, which may send anything. */
@@ -176,7 +187,7 @@ export class TaskView {
 			this.#lastParts = parts;
 			if (!this.firstParts.length) this.firstParts = parts;
 			this.#lastId = message.messageId;
-			turn.append(userMessage(this.chat.strings, parts, () => this.chat.edit(parts, message.messageId), message.messageId));
+			turn.append(userMessage(this.chat.strings, parts, () => this.chat.actions.edit(parts, message.messageId), message.messageId));
 		} else if (this.state === "failed") this.#reason = textOf(parts);
 		else {
 			const block = new Block(this.chat.strings, "message");
@@ -231,7 +242,7 @@ export class TaskView {
 		const known = this.#approvals.get(request.call_id);
 		if (known?.isOpen && known.request.digest === request.digest) return;
 		known?.stop();
-		const card = new ApprovalCard(this.chat.strings, request, (decision) => this.chat.decide(this, decision));
+		const card = new ApprovalCard(this.chat.strings, request, (decision) => this.chat.actions.decide(this, decision));
 		this.#approvals.set(request.call_id, card);
 		this.#call(request).approval(card.node);
 	}
@@ -270,7 +281,7 @@ export class TaskView {
 		}
 		this.#drawApprovals(approvalRequests({ status }));
 		this.form.inert = false;
-		this.form.replaceChildren(calls.length ? this.chat.resultForm(this, calls) : "");
+		this.form.replaceChildren(calls.length ? this.chat.actions.resultForm(this, calls) : "");
 		if (this.facts.response?.model) this.chat.showModel(this.facts.response.model);
 		const failed = this.state === "failed" || this.state === "rejected";
 		if (failed) this.problem.replaceChildren(failureCard(this.chat.strings, this.#reason || (message ? textOf(message.parts) : ""), this.facts, () => this.#repeat()));

@@ -93,7 +93,10 @@ export class Transcript {
 		const { client } = owner;
 		const conversation = client.conversation(contextId, { omitTaskFiles: true }).catch(() => []); // a method of the extension
 		const tasks = await this.#tasks(contextId);
-		const messages = await conversation;
+		let messages = await conversation;
+		const isIncomplete = ({ taskId, parts }: Message) => taskId && !tasks.has(taskId) && parts?.some(({ raw }) => raw === "");
+		// Some tasks are not in the list, for example those of other APIs. Their files are only in the conversation.
+		if (messages.some(isIncomplete)) messages = await client.conversation(contextId);
 		if (owner.contextId !== contextId || owner.client !== client) return;
 		this.log.node.replaceChildren();
 		this.#show(messages, tasks);
