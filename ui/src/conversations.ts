@@ -87,8 +87,9 @@ export class Conversations {
 		this.#query = query;
 		if (page) this.#next = page.nextPageToken;
 		this.draw();
-		const first = page?.conversations[0];
-		if (pageToken && first && this.#more.matches(":focus")) this.#items.get(first.contextId)?.focus();
+		// Some conversations of the page may be versions in entries of earlier pages.
+		const items = (page?.conversations ?? []).map(({ contextId }) => this.#items.get(contextId));
+		if (pageToken && this.#more.matches(":focus")) items.find((item) => item?.node.isConnected)?.focus();
 		this.#more.hidden = !this.#next;
 	}
 
