@@ -1,4 +1,4 @@
-"""The playground as it is served; ``tests/e2e/test_playground.py`` covers its behaviour in a browser."""
+"""The playground as it is served; ``tests/e2e/test_playground*.py`` cover its behaviour in a browser."""
 
 import gzip
 import re
