@@ -120,6 +120,10 @@ ROWS: dict[str, tuple[list[Message], list[dict[str, Any]]]] = {
         [HELLO, model(say(text="Once"), mistral={"prefix": True})],
         [HELLO_PARAM, {"role": "assistant", "prefix": True, "content": text_entries("Once")}],
     ),
+    "the name of a message with another further field": (
+        [HELLO, model(say(text="Once"), mistral={"prefix": True, "name": "ada"})],
+        [HELLO_PARAM, {"role": "assistant", "prefix": True, "name": "ada", "content": text_entries("Once")}],
+    ),
     "further fields": (
         [user(say(text="a", metadata={"mistral": {"x": 1}}), mistral={"y": 2}),
          model(CALL.model_copy(update={"metadata": {"mistral": {"z": 3}}})),

@@ -3,8 +3,8 @@
 The messages are those of OpenAI (see `tailrace.wrappers.openai.converter`), with four differences: Mistral has its own content
 parts, requests contain earlier thinking, tool results have tool names, and the order of messages is stricter.
 
-The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
-details such as the names of images.
+Content that the API cannot represent is replaced or omitted, as the following list states. `to_history` restores all other content,
+except details such as the names of images.
 
 - ``History.context`` is sent as a user message.
 - Reasoning of Mistral is sent as a ``thinking`` part in the same position. Other reasoning is omitted.
@@ -22,7 +22,8 @@ details such as the names of images.
 - If a message has tool results and other parts, the results become separate messages. Between tool results and the next user
   message, Mistral requires a message of the model: the text `MistralConverter.bridge` is inserted.
 - The ``refusal`` of a model is sent as text.
-- Metadata is not sent, except ``metadata["mistral"]`` of a message or part, which contains further fields of Mistral's object.
+- Other metadata is not sent, except ``metadata["mistral"]`` of a message or part: the fields of Mistral's message or content part
+  that the common format does not have.
 """
 
 import re
@@ -80,7 +81,8 @@ class MistralConverter(OpenAIConverter):
     def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
         """Return the messages of the request: the system message, the context, and then the conversation.
 
-        Content is a list of parts. Only ``tool`` messages and inserted messages have text instead.
+        Content is a list of parts. ``tool`` messages and inserted messages have text instead. Content without parts is the empty
+        text.
 
         Raises:
             ValueError: A message with a role other than MODEL contains a tool call.
@@ -108,10 +110,10 @@ class MistralConverter(OpenAIConverter):
         """Convert the messages of a request to the common history.
 
         Raises:
-            ValueError: Mistral does not define the role or the content of a message.
+            ValueError: A message has an unknown role or invalid content.
         """
         fields = [as_object(message) or {} for message in messages]
-        # The OpenAI converter converts all content except that of user messages.
+        # User messages can have content parts that OpenAI does not define. The OpenAI converter converts everything else.
         contents = iter(
             [
                 _read_content(message, position)
@@ -156,15 +158,13 @@ class MistralConverter(OpenAIConverter):
         wrappers: list[ChunkWrapper[Any]] = []
         for position, each in enumerate(choices):
             content = as_mapping(each.get("message")) or {}
-            # Each entry is a separate call, even if two entries have the same id. Different indexes separate calls.
+            # Each entry is a separate call, even if two entries have the same id: different indexes prevent a merge.
             calls = [
                 {**call, "index": index}
                 for index, call in enumerate(as_mappings(content.get("tool_calls") or []), position << 32)
             ]
             delta = {"content": content.get("content"), "tool_calls": calls}
-            # If choices are merged, each choice is read as a delta: of several complete messages, only the first would be used.
-            form = {"message": None, "delta" if choice is None else "message": delta}
-            wrappers += MistralDecoder().wrap({"choices": [{**each, "index": 0, **form}]})
+            wrappers += MistralDecoder().wrap({"choices": [{**each, "index": 0, "message": delta}]})
         message = with_text_parts(assemble_message(wrappers), fields.get("content"))
         return message.model_copy(update={"metadata": {**message.metadata, **own}}) if own else message
 
@@ -280,9 +280,9 @@ def _read_content(message: Mapping[str, Any], position: int) -> tuple[ContentPar
 
 
 def _with_own_metadata(message: Message, content: Sequence[ContentPart]) -> Message:
-    """Return a message with new content. Its ``"openai"`` metadata, and that of its tool results, gets the key ``"mistral"``.
+    """Return a message with new content. Its ``"openai"`` metadata, and that of its tool results, becomes ``"mistral"`` metadata.
 
-    Other metadata of the message and of its tool results is dropped.
+    Existing ``"mistral"`` metadata remains. All other metadata of the message and of its tool results is dropped.
     """
     parts = tuple(
         part.model_copy(update={"metadata": _own_metadata(part.metadata)})
@@ -294,5 +294,5 @@ def _with_own_metadata(message: Message, content: Sequence[ContentPart]) -> Mess
 
 
 def _own_metadata(metadata: Mapping[str, Any]) -> Fields:
-    own = metadata.get(KEY) or metadata.get("openai")
+    own = {**own_fields(metadata, "openai"), **own_fields(metadata, KEY)}
     return {KEY: own} if own else {}
