@@ -1,7 +1,7 @@
 """Encoding of large JSON values in steps. Each step holds the global interpreter lock only for a short time.
 
-A C function in a worker thread holds the lock until it returns, and thereby blocks the event loop. Encoding a conversation of 64
-MB takes 200 ms. Long texts are therefore encoded in slices, and the items of some lists are encoded one by one.
+The C functions that encode JSON and base64 hold the lock until they return. They thereby block the event loop, also from a worker
+thread. Encoding a conversation of 64 MB takes 200 ms. Long texts are therefore encoded in slices, and the items of some lists are encoded one by one.
 """
 
 import base64
@@ -28,7 +28,7 @@ def encode_in_steps(
     Args:
         value: The value. Large texts and files in pydantic models, dicts and lists are encoded in slices.
         encode: Function that encodes any value as JSON, with bytes as base64.
-        step_types: Classes of pydantic models. Several instances in a list are encoded separately.
+        step_types: Classes of pydantic models. In a list of two or more instances, the items are encoded one by one.
 
     Returns:
         The same JSON as ``encode(value)``.
@@ -49,7 +49,7 @@ class _Steps:
         self._large: dict[bytes, list[bytes]] = {}
 
     def without_large(self, value: object) -> Any:
-        """Replace large values with placeholders. Return the same object if no value is large."""
+        """Replace large values, and the items of lists of `step_types`, with placeholders. Return the same object without any."""
         if isinstance(value, str):
             return self._replaced(self._text(value)) if len(value) > LONG_TEXT else value
         if isinstance(value, bytes):

@@ -49,12 +49,12 @@ def _tailrace(
 
 
 def _complete_provider(incomplete: str) -> list[str]:
-    """Complete the name of a provider, or an alias if the text is not empty."""
+    """Complete the name of a provider. If the text is not empty, also complete aliases."""
     return list(_provider_names(incomplete))
 
 
 def _complete_model(incomplete: str) -> list[str]:
-    """Complete the provider in front of the name of a model."""
+    """Complete the provider in ``PROVIDER:MODEL``."""
     return [f"{name}:" for name in _provider_names(incomplete)]
 
 
@@ -134,9 +134,9 @@ def demo(
     """Run a small real model on this machine behind an A2A server, send a prompt, and show the events as they stream.
 
     Requires no key. If the model cannot run (for example, without the packages of tailrace[demo]), the command replays a recorded
-    response. The server runs until Ctrl-C, unless --once is given. Exit status: 0 if the task completed and GetTask returned an
-    equal task, 130 if the command was interrupted before the response was complete, 2 after an error (for example, if the port is
-    in use), 1 otherwise.
+    response. The server runs until Ctrl-C, unless --once is given. Exit status: 0 if the task completed, and the operation
+    GetTask returned the same status and text, 130 if the command was interrupted before the response was complete, 2 after an
+    error (for example, if the port is in use), 1 otherwise.
     """
     run = import_command("demo")
     raise typer.Exit(run(prompt, port=port, store=store, recorded=recorded, cut=cut, once=once))
@@ -393,8 +393,9 @@ def ask(
 ) -> None:
     """Send a message to an A2A agent, and print its response as it streams.
 
-    The response is printed unchanged to standard output, and everything else to standard error. On a terminal, the Markdown of
-    the response is rendered. After a lost connection, the stream is resumed. Ctrl-C cancels the task. Exit status: 0 completed, 1
+    The response is printed to standard output, and everything else to standard error. On a terminal, the Markdown of the response
+    is rendered, and control characters are escaped. In a file or a pipe, the response is unchanged, unless --markdown is given.
+    After a lost connection, the stream is resumed. Ctrl-C cancels the task. Exit status: 0 completed, 1
     failed, canceled, rejected or no response, 2 invalid arguments or an error (for example, the agent cannot be reached), 3 the
     agent waits for input, an approval or a login, 130 interrupted.
     """

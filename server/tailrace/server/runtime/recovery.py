@@ -38,7 +38,7 @@ MAX_RESTARTS = 2
 
 
 class InterruptedTasks:
-    """Recovers interrupted tasks when the engine starts.
+    """Recovers interrupted tasks when the engine starts, and the tasks of a dead node when this node takes them over.
 
     Args:
         rerun: True to run interrupted turns again; False to fail their tasks.
@@ -143,12 +143,12 @@ class InterruptedTasks:
         number = active.waiting[0].number
         again = with_extension_metadata({}, restarts=restarts, restartedTurn=number, suspended=False)
         self._turns.persist(active, (record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
-        # This event also persists `ActiveTask.new_messages`.
+        # The transaction of this event also contains `ActiveTask.new_messages`.
         await self._tasks.wait_until_persisted(active, record.number)
         self._turns.run_soon(active, Permit.none())
 
     async def _publish_missing_results(self, active: ActiveTask) -> None:
-        """Before a task fails, publish results for the decided calls that have no result."""
+        """Before a task fails, publish results for the calls that the caller has approved or rejected, and that have no result."""
         waiting = next((each for each in active.waiting if decided_ids(each.message)), None)
         if waiting is None:
             return
@@ -175,8 +175,8 @@ class InterruptedTasks:
 
         The stored events do not show whether an attempt was running. A suspended turn has recorded all its attempts. If the stop
         cut its last attempt, and the provider stores the response, the continued turn receives this response again from the
-        beginning. The usage of the new attempt then includes that of the last attempt, which is marked as
-        `AttemptState.ATTACHED`.
+        beginning. The usage of the new attempt then includes the usage of the interrupted attempt. The interrupted attempt is
+        therefore marked as `AttemptState.ATTACHED`, so that its usage is not counted twice.
         """
         try:
             agent = self._agents.find(agent_name_of(active.waiting[0].message))

@@ -100,8 +100,9 @@ class UsageStore:
 
         Args:
             usage_filter: The filter.
-            group_by: Columns of `GROUPS`; empty for one sum. Without attempts, there is no group.
-            limit: The maximum number of groups. If there are more, ``limit + 1`` are returned.
+            group_by: Columns of `GROUPS`; empty for one sum. If no attempt matches the filter, the result is empty in both cases.
+            limit: The number of groups that the caller accepts. One more is returned if it exists, so that the caller can detect
+                the excess.
 
         Raises:
             StoreError: The read failed.
@@ -242,7 +243,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC).toordinal()
 
 @cache
 def _insert(dialect: str) -> Executable:
-    """Return an INSERT that only changes the state if the attempt exists."""
+    """Return an INSERT. If the attempt is already stored, it changes the state, and nothing else."""
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as insert_into
     else:

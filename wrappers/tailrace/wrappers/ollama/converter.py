@@ -118,7 +118,7 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         wrapper = self.create_chunk_wrapper(
             fields if fields.keys() & {"message", "response"} else {"message": fields}
         )
-        # Each entry is a separate call, even if two entries have the same id. Different indexes separate calls.
+        # Each entry is a separate call, even if two entries have the same id: different indexes prevent a merge.
         wrapper.calls = tuple(
             msgspec.structs.replace(call, index=index) for index, call in enumerate(wrapper.calls)
         )

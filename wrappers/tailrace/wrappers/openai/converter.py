@@ -361,7 +361,7 @@ def _choices(response: Fields, index: int | None) -> list[Fields]:
     selected: list[Fields] = []
     for position, entry in enumerate(select_choice(as_mappings(cast("object", choices)), index)):
         message = _message_fields(as_mapping(entry.get("message")) or {}, position << 32)
-        # If choices are merged, each choice is read as a delta: of several complete messages, only the first would be used.
+        # To merge all choices, each is read as a delta: only the first of several complete messages would be used.
         selected.append(
             {**entry, "index": 0, "message": None, "delta" if index is None else "message": message}
         )
@@ -385,7 +385,7 @@ def _message_fields(source: Mapping[str, Any], first_index: int = 0) -> Fields:
     message = dict(source)
     calls = message.get("tool_calls")
     if isinstance(calls, list | tuple):
-        # Each entry is a separate call, even if two entries have the same id. Different indexes separate calls.
+        # Each entry is a separate call, even if two entries have the same id: different indexes prevent a merge.
         entries = cast("Sequence[object]", calls)
         message["tool_calls"] = [
             {**(as_mapping(call) or {}), "index": index} for index, call in enumerate(entries, first_index)
