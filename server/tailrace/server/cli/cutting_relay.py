@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, SocketAttribute, SocketStream
 
 CUT_AFTER = 5_000
-"""Bytes of the first long response that are forwarded."""
+"""Number of bytes that are forwarded of the first long response."""
 
 _LOST = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 

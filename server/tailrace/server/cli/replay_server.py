@@ -30,7 +30,7 @@ RECORDED_MODEL = f"{MODEL} (recorded)"
 """The model name in requests and in every chunk."""
 
 TOKENS_PER_SECOND = 90.0
-"""The speed of a recording without the speed of the model."""
+"""The speed of a recording that does not contain the speed of the model."""
 
 MAX_REQUEST_BYTES = 10 * 1024 * 1024
 """Maximum size of a request in bytes."""
@@ -61,7 +61,7 @@ class Recording:
 
     Attributes:
         frames: The events in order, each with the model name `RECORDED_MODEL`.
-        tokens_per_second: The speed of the model, from llama.cpp's ``timings`` in the recording, or `TOKENS_PER_SECOND`.
+        tokens_per_second: The speed of the model, from llama.cpp's ``timings`` in the recording; otherwise `TOKENS_PER_SECOND`.
     """
 
     def __init__(self, body: bytes) -> None:

@@ -334,7 +334,7 @@ def _settle() -> None:
 
 
 def _tailrace_error(error: Exception) -> TailraceError | None:
-    """Return the only error in nested exception groups; None if it is no `TailraceError`."""
+    """Return the only error in nested exception groups; None if there are several, or if it is not a `TailraceError`."""
     while isinstance(error, ExceptionGroup):
         inside = cast("tuple[Exception, ...]", error.exceptions)
         if len(inside) != 1:

@@ -27,7 +27,7 @@ class Text:
     Attributes:
         source: The id of the artifact or message.
         channel: The channel of the artifact.
-        text: The new text; never empty.
+        text: The new text; empty only if an artifact has been replaced with one without text.
         again: Whether the text replaces all earlier text of the artifact.
     """
 
@@ -201,7 +201,7 @@ def shown_texts(parts: Iterable[Part], *, is_joined: bool = False) -> Iterator[t
 
 
 def remarks(parts: Iterable[Part]) -> list[Remark]:
-    """Return a remark for each part that is not text."""
+    """Return the remarks about all parts that are not text."""
     remarks: list[Remark] = []
     for part in parts:
         if part.kind == "data":

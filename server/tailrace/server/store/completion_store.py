@@ -40,7 +40,7 @@ class CompletionStore:
     ) -> Sequence[tuple[str, int]] | None:
         """Return the tasks and turns of completions whose turns have ended, in the order of their requests.
 
-        The last completion of a task is omitted while the task runs, and if the task failed.
+        The last completion of a task is omitted unless the task is completed or waits for input.
 
         Args:
             owner: The owner.

@@ -51,13 +51,13 @@ class Journal:
     SQLite writes complete pages. In the table of events, one event for each of two hundred tasks would change two hundred pages
     of 4 KiB. In the journal, these events are one row, in one or two pages. The events of a task are moved to the table together
     when they fill `TAIL_BYTES`, when they are old, or before any other write to the task. Reads of a task's events include its
-    `tail`. All methods except `tail` need the connection that writes.
+    `tail`. Only `tail` may be called while another thread uses the journal.
 
     The rows are overwritten cyclically. A body is padded to the size of the body that it replaces, so that SQLite overwrites it
     in place. Deleting and inserting rows would change two to three times as many pages.
 
     Attributes:
-        is_known: False after `load` has failed.
+        is_known: False if the journal could not be read after a rollback. The next write reads it again.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from tailrace.server.store.schema_version import migrate_schema
 from tailrace.wrappers import ConfigurationError, StoreError
 
 READERS = 5
-"""Number of connections for reads. As many temporary connections may be opened."""
+"""Number of connections for reads. If all are in use, up to the same number of temporary connections are opened."""
 
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0

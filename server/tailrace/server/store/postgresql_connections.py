@@ -1,4 +1,4 @@
-"""Time limits that detect lost PostgreSQL connections if no message reports the loss.
+"""Time limits that detect lost PostgreSQL connections if the operating system does not report the loss.
 
 Without these limits, the driver would wait for three complete command timeouts: for the statement, for its cancellation, and for
 closing the connection.

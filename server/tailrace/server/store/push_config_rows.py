@@ -42,7 +42,7 @@ class PushConfigRows:
             self._warn_of_credentials(webhook.config)
         values = {"dialect": webhook.dialect, "body": body, "node": node}
         conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
-        # Delivered events are not delivered again.
+        # The update keeps ``delivered``, so that delivered events are not delivered again.
         changed = connection.execute(update(push_configs).where(*conditions).values(values))
         if not changed.rowcount:
             key = {

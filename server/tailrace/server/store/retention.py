@@ -24,7 +24,7 @@ Writers wait one or two milliseconds for such a transaction.
 BATCH_BYTES = 4 * 1024 * 1024
 """Maximum total size of the rows that one transaction deletes, in bytes.
 
-SQLite overwrites deleted rows.
+SQLite overwrites deleted rows with zeros, which takes time.
 """
 
 _BATCH = 50  # maximum tasks in one transaction

@@ -33,7 +33,7 @@ def is_up_to_date(connection: Connection) -> bool:
 def migrate_schema(connection: Connection) -> None:
     """Create the tables of a new database, or migrate an older database, in the current transaction.
 
-    A database without a recorded version is migrated from the first version.
+    A database that has tailrace's tables, but no recorded version, is migrated from the first version.
 
     Raises:
         StoreError: A newer version of tailrace created the database, or its tables belong to another program.

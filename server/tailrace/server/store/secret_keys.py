@@ -18,8 +18,8 @@ class SecretKeys:
     """Derives keys and identifiers from the secret of an installation.
 
     Args:
-        configured: The setting ``secret_key``: secrets separated by commas, the current one first. Values of the other secrets
-            are still accepted. Empty to use the stored secret.
+        configured: The setting ``secret_key``: secrets separated by commas, the current one first. Values that were
+            created with the other secrets are still accepted. Empty to use the stored secret.
 
     Raises:
         ConfigurationError: A secret is shorter than `MIN_SECRET_BYTES`.

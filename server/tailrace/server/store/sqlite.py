@@ -1,10 +1,10 @@
 """SQLite: one connection that writes, threads that read in parallel, and a file that no other server may open.
 
-The driver blocks, and a cancellation cannot interrupt a transaction. Most write transactions only add a few events. They run in
-the event loop: SQLite adds the events to its write-ahead log (below: the log) without waiting for the disk
-(``synchronous=NORMAL``), which takes less time than a round trip to a thread. A write of events runs in a thread if it must
-survive a loss of power, if another write is running, or if another program has the database locked. All other work always runs in
-threads. A database in memory has one connection, which the writing thread also uses for reads.
+The driver blocks, and a cancellation cannot interrupt a transaction. Most write transactions add a few events (`append`). They run
+in the event loop: SQLite adds the events to its write-ahead log (below: the log) without waiting for the disk
+(``synchronous=NORMAL``), which takes less time than a round trip to a thread. Such a write runs in a thread if it is large, if it
+must survive a loss of power, if another write is running, or if another program has the database locked. All other transactions run
+in threads. A database in memory has one connection, which the writing thread also uses for reads.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ COPIED_ROWS = 10_000
 """Number of written rows after which the log is copied into the file (a checkpoint)."""
 
 LARGE_ROWS = COPIED_ROWS // 4
-"""Number of rows for which a large write counts, because it adds megabytes to the log."""
+"""Number of rows as which a large write counts, because it adds megabytes to the log."""
 
 MAX_LOG_PAGES = 65_536
 """Number of pages (4 KiB) of the log above which writers wait for a checkpoint."""
@@ -142,7 +142,7 @@ class SqliteDatabase(Database):
         tasks: Collection[str] = (),
         is_large: bool = False,
     ) -> None:
-        """Write events (see `Database.append`): in the event loop, unless other writes wait or the write is large."""
+        """Write events (see `Database.append`), if possible in the event loop."""
         write = partial(self._write_events_only, rows, tasks)
         if work is not None:
             write = partial(self._with_work, rows, work, tasks)

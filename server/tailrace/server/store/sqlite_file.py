@@ -221,7 +221,7 @@ def _size(path: str) -> int:
 
 
 def _lock(path: str) -> IO[bytes]:
-    """Lock a file exclusively.
+    """Lock a file exclusively. On Windows, it is not locked.
 
     Two servers on one file would treat each other's running tasks as interrupted.
     """

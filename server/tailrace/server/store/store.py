@@ -249,7 +249,7 @@ class Store(StoreWrites):
     async def list_tasks(
         self, owner: str, task_filter: TaskFilter, *, after: ListPosition | None, limit: int
     ) -> StoredPage:
-        """Return the last persisted state of the tasks of an owner, newest status first.
+        """Return the latest snapshots of the tasks of an owner, newest status first.
 
         Args:
             owner: The owner.
@@ -323,12 +323,13 @@ class Store(StoreWrites):
         """Insert or replace an ended task without events. Lists of tasks do not contain this task.
 
         Args:
-            task: The task.
+            task: The task. Its status has a timestamp.
             owner: The owner.
             may_create: True to insert the task if it does not exist.
 
         Returns:
-            False if another owner has a task with this id, or if the task does not exist and ``may_create`` is False.
+            False if the id belongs to a task of another owner or to a listed task, or if the task does not exist and ``may_create``
+            is False.
         """
         values = {"snapshot": task.to_json(), "updated": task.status.timestamp}
         row = {"id": task.id, "owner": owner, "context_id": task.context_id, "state": task.status.state}

@@ -173,7 +173,7 @@ class StoreWrites:
 
 
 class Distribution:
-    """A histogram for one thread, without locks, which would take longer than a commit.
+    """A histogram for one thread, without locks.
 
     Attributes:
         bounds: The upper bounds of the buckets.

@@ -3,19 +3,20 @@
 Messages of the roles ``user`` and ``assistant`` alternate, and the first message has the role ``user``. The system prompt is a
 separate member of the request.
 
-The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
-details such as the names of images.
+Content that the API cannot represent is replaced or omitted, as the following list states. `to_history` restores all other content,
+except details such as the names of images.
 
-- ``History.system_message`` is an argument of `AnthropicConverter.to_history`.
+- ``History.system_message`` is sent separately (see `AnthropicConverter.system_prompt`), and is an argument of `to_history`.
 - ``History.context`` is sent as the first text of the user. If the first message is the model's, a user message with the text
   `AnthropicConverter.opening_text` is inserted before it.
 - Adjacent messages with the same role are merged. Tool results come first in the merged message.
-- Blank text is omitted, because the API rejects it. White space at the end of the model's last message is removed.
+- Blank text is omitted, because the API rejects it. White space at the end of the conversation is
+  removed if the last message is the model's.
 - Text after a call of a client tool is sent before the call, because the API requires that a message ends with such calls.
 - Reasoning is sent only if this API produced and signed it. Reasoning at the end of a message is omitted, because the API rejects
   it.
 - Calls of server tools and their results are sent only if this API produced them. A result without its call is omitted. A call
-  without its result is omitted if a message of the user follows.
+  without its result is omitted if a message of the user follows that does not begin with tool results.
 - If a model's message contains the result of a client tool, the result is sent in the next user message.
 - A data part is sent as JSON in a text block. If the data is a content block of this API, the block itself is sent.
 - A user's file is sent as an image (JPEG, PNG, GIF, WebP) or a document (PDF, plain text). Any other file, and each file of a
@@ -25,7 +26,8 @@ details such as the names of images.
 - Tool output that is text is sent as text. A list of content blocks is sent as blocks if at least one block is not text. Any
   other output is sent as JSON, and `to_history` returns the JSON as text.
 - The ``refusal`` of a model is sent as text.
-- Metadata is not sent, except ``metadata["anthropic"]`` of a part, which contains further fields of the API's object.
+- Metadata is not sent, except ``metadata["anthropic"]`` of a part: the fields of the API's content block that the common format
+  does not have.
 """
 
 import json
@@ -95,7 +97,7 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
         cls.opening_text = vars(cls).get("opening", cls.opening_text)
 
     def system_prompt(self, history: History) -> str | None:
-        """Return the member ``system`` of the request; None if the instructions are missing or blank."""
+        """Return the member ``system`` of the request; None if the system message is missing or blank."""
         system = history.system_message
         return system if system is not None and system.strip() else None
 
@@ -130,7 +132,7 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
 
         Args:
             messages: The messages, oldest first. Objects of the ``anthropic`` package are accepted. The text of messages of the
-                role ``system`` is appended to the instructions.
+                role ``system`` is appended to the system message.
             system: The member ``system`` of the request, as text or as a list of text blocks; None for none.
 
         Raises:
@@ -176,10 +178,7 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
 
 
 class _Turns:
-    """Builder of the messages of a request. Adjacent messages with the same role are merged.
-
-    The API rejects the complete request if one block is invalid.
-    """
+    """Builder of the messages of a request. Adjacent messages with the same role are merged."""
 
     def __init__(self) -> None:
         self._messages: list[tuple[str, list[Fields]]] = []
@@ -226,7 +225,8 @@ class _Turns:
     def _drop_unmatched(self) -> None:
         """Remove server tool calls without a result, and results without a call, which the API rejects.
 
-        Before the user's next message, a call without a result is valid, for example in a paused response.
+        A call without a result is valid at the end of the conversation (for example in a paused response), and if the next message
+        begins with tool results.
         """
         call_ids: set[object] = set()
         completed_ids: set[object] = set()
@@ -295,7 +295,7 @@ def _assistant_blocks(message: Message) -> list[Fields]:
 
 
 def _client_tool_results(message: Message) -> list[Fields]:
-    """Return the results of client tools in a model's message, which other APIs permit."""
+    """Return the results of client tools in a model's message. Other APIs permit such results."""
     call_ids = {call.id for call in message.tool_calls if call.kind != "server"}
     return [
         _result_block(result)

@@ -5,20 +5,21 @@ message is a user message. Tool results are at the start of the message that fol
 names are unique, and contain only permitted characters. In addition, the models require that a message has tool calls only at its
 end, and no reasoning at its end.
 
-The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
-details such as the names of images.
+Content that the API cannot represent is replaced or omitted, as the following list states. `to_history` restores all other content,
+except details such as the names of images.
 
-- ``History.system_message`` is an argument of `BedrockConverter.to_history`. ``History.context`` is sent as the first text of the
-  user.
+- ``History.system_message`` is sent separately (see `BedrockConverter.system_prompt`), and is an argument of `to_history`.
+  ``History.context`` is sent as the first text of the user.
 - Adjacent messages of users and tools, and adjacent messages of models, are merged. `to_history` returns the tool results of a
   merged message as a separate message. If the first message is the model's, a user message with the text
   `BedrockConverter.opening_text` is inserted before it.
-- Blank text is omitted. White space at the end of the model's last message is removed.
-- Text of the model after a tool call is sent before the call.
+- Blank text is omitted. White space at the end of the conversation is removed if the last message is the model's.
+- In a message of the model, content after a tool call is sent before the call.
 - Reasoning is sent only if Bedrock signed or redacted it. Reasoning at the end of a message is omitted.
 - Calls of server tools and their results are sent only if Bedrock ran the tools. If a model's message contains the result of
   another tool, the result is sent in the next user message.
 - A data part is sent as JSON in a text block. If the data is a content block of Bedrock, the block itself is sent.
+  In a message of the model, a block with a file becomes the text ``[image]``, ``[document]``, ….
 - A user's file is sent with its bytes or with an ``s3://`` URL. A text file of an unknown type is sent as plain text. Any other
   file that Bedrock does not accept, and each file of a model, becomes a text block: ``[name](url)`` for a URL, otherwise
   ``[file name, media type, size]``.
@@ -27,7 +28,8 @@ details such as the names of images.
 - Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object are sent
   as ``{"input": arguments}``.
 - Tool output that is blank text, or neither text nor a JSON object, is sent as JSON, which `to_history` returns as text.
-- Metadata is not sent, except ``metadata["bedrock"]`` of a part, which contains further fields of Bedrock's block.
+- Metadata is not sent, except ``metadata["bedrock"]`` of a part: the fields of Bedrock's block that the common format does not
+  have.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """Conversion between the common history and messages of Cohere's Chat API, version 2.
 
-The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
-details such as the names of images.
+Content that the API cannot represent is replaced or omitted, as the following list states. `to_history` restores all other content,
+except details such as the names of images.
 
 - ``History.context`` is sent as a user message.
 - Empty texts are omitted, because the API rejects them.
@@ -11,16 +11,16 @@ details such as the names of images.
 - The order in a message of the model is: the plan of its tool calls, thinking and text in their original order, tool calls.
   Without tool calls, the plan is omitted.
 - Data is sent as a text with JSON. In a message of the model, data that is a content item of Cohere's API is sent unchanged.
-- A user's image is sent with its bytes or its URL. Any other file, and each file of a model, becomes a text: ``[name](url)`` for
-  a URL, otherwise ``[file name, media type, size]``. A refusal is sent as text.
+- A user's image (not SVG) is sent with its bytes or its URL. Any other file, and each file of a model, becomes a text: ``[name](url)``
+  for a URL, otherwise ``[file name, media type, size]``. A refusal is sent as text.
 - Every call of a client tool is sent as a function call. Arguments that are not a JSON object, and the text for a custom tool,
   are sent as ``{"input": text}``.
 - Tool output that is a non-empty object, or a list of several such objects, is sent as documents. Non-empty text is sent
   unchanged. Any other value is sent as JSON text. The output of a failed tool is sent as ``{"error": output}``.
 - If a message has tool results and other parts, the results become separate messages.
 - Calls of server tools and their results are omitted.
-- Metadata is not sent, except ``metadata["cohere"]`` of a message, part, call or result, which contains further fields of
-  Cohere's object. `to_history` adds a citation to the metadata of the cited part.
+- Metadata is not sent, except ``metadata["cohere"]`` of a message, part, call or result: the fields of Cohere's object that the
+  common format does not have. `to_history` adds a citation to the metadata of the cited part.
 
 `CohereConverter.to_history` joins system messages, and merges adjacent tool messages.
 """

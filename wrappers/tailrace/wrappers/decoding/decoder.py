@@ -34,7 +34,7 @@ MAX_EVENT_VALUES = 50_000
 """Maximum number of JSON values in one event. The last event of a response may repeat the JSON schemas of all tools."""
 
 _SHORT_BYTES = 16 * 1024  # maximum size of an event whose values are not counted
-_HEAD_BYTES = 64 * 1024  # number of bytes that are stored of a body without events
+_HEAD_BYTES = 64 * 1024  # number of bytes of a body without events after which no more are stored
 _MAX_EXCERPT = 80  # maximum number of bytes of invalid JSON in an error message
 # Fields of server-sent events without content. A comment has an empty field name.
 _EMPTY_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry"})
@@ -67,7 +67,7 @@ class ResponseDecoder(ABC, Generic[W]):
     def close(self) -> list[W]:
         """End the body. Return the chunk wrappers of the last event if it was not terminated.
 
-        If the last event is truncated, or if the body contains other data than server-sent events, the list contains an error.
+        If the last event is truncated, or if the body has data but no event, the list contains an error.
 
         Raises:
             UpstreamError: See `feed`.
@@ -266,7 +266,7 @@ class EventDecoder(ResponseDecoder[W]):
         return wrappers
 
     def _wrap_object(self, payload: bytes, kind: str = "") -> list[W]:
-        """Return the chunk wrappers of a later event, whose type is not ``error``. This is a fast path of `wrap_event`."""
+        """Return the chunk wrappers of an event after the first, whose type is not ``error``. A fast path of `wrap_event`."""
         value = _decoded(payload)
         if value.__class__ is dict:
             return self.wrap(value)

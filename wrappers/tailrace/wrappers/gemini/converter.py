@@ -11,8 +11,8 @@ providers, and of older Gemini models, have none. They get the signature ``skip_
 documents for this purpose (https://ai.google.dev/gemini-api/docs/thought-signatures). Gemini's own signatures
 (``metadata["gemini"]``) are sent unchanged in their original position. Signatures of other providers are not sent.
 
-The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
-details such as file names and ids.
+Content that the API cannot represent is replaced or omitted, as the following list states. `to_history` restores all other content,
+except details such as file names and ids.
 
 - `GeminiConverter.to_history` removes the dummy signature and the inserted user message. Other repairs are not undone.
 - A message without any part that can be sent is omitted. ``History.context`` becomes the first text of the user.
@@ -21,10 +21,10 @@ details such as file names and ids.
 - A file is sent with its bytes or its URL. If Gemini cannot fetch the URL (not ``http``, ``https`` or ``gs``), the text
   ``[name](url)`` is sent instead.
 - Calls of the kind ``"server"`` and their results are sent only if Gemini created them. All other calls get the kind
-  ``"function"``. Arguments that are text are sent as ``{"input": text}``. The model's original text of the arguments is not
-  preserved, because arguments are JSON objects in the API.
+  ``"function"``. Arguments that are not a JSON object are sent as ``{"input": text}``. `GeminiModel` sends the
+  original text of the arguments, but `to_history` does not restore it.
 - If a message of the model contains the result of a function, the result is sent in a content of the role ``user``.
-- Metadata is not sent, except ``metadata["gemini"]`` of a part, which contains further fields of Gemini's object.
+- Metadata is not sent, except ``metadata["gemini"]`` of a part: the fields of Gemini's object that the common format does not have.
 """
 
 import base64
@@ -387,7 +387,7 @@ class _HistoryReader(HistoryReader):
 def _read_model(parts: Sequence[Fields]) -> Message:
     reader = PartReader(0, CallCounter(), separate=True)
     for part in parts:
-        # The package encodes signatures as URL-safe base64.
+        # In objects of the package, `read_fields` has replaced ``_`` with ``/``.
         if as_text(part.get("thoughtSignature")).replace("/", "_") == DUMMY_SIGNATURE:
             del part["thoughtSignature"]
     return assemble_message(reader.read(part) for part in parts)

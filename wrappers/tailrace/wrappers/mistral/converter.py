@@ -185,7 +185,7 @@ class MistralConverter(OpenAIConverter):
         return {**own_fields(result.metadata, KEY), **message, **name}
 
     def _model_messages(self, message: Message) -> list[Fields]:
-        """Return a message of the model, and the tool results in it; empty if the message has no content that can be sent."""
+        """Return a message of the model, if it has content that can be sent, and then the tool results in it."""
         content: list[Fields] = []
         calls: list[Fields] = []
         results: list[Fields] = []

@@ -90,8 +90,8 @@ class MistralDecoder(ChatCompletionsDecoder):
         # Type of the latest content by choice: "text", "reasoning", "cited" (text with references), "calls" or "part".
         self._open: dict[int, str] = {}
         self._is_thinking = False  # True if the latest block is thinking
-        # The id, the model and the presence of ``created`` in the previous chunk. With the defaults, `wrap` reads the next
-        # chunk.
+        # The id, the model and the presence of ``created`` in the previous chunk. With the defaults, `_wrap_thought` does not read
+        # the next chunk.
         self._response_fields: tuple[object, object, bool] = (None, None, False)
 
     def wrap_common(self, payload: bytes) -> list[ChoiceDeltaWrapper]:

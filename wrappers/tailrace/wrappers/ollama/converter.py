@@ -1,27 +1,26 @@
 """Conversion between the common history and messages of Ollama's ``/api/chat``.
 
-The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
-details such as the names of images.
+Content that the API cannot represent is replaced or omitted, as the following list states. `to_history` restores all other content,
+except details such as the names of images.
 
 - ``History.context`` is sent as a user message.
 - A message has a single text. Several texts are joined with blank lines; blocks of one text are joined without a separator (see
   `tailrace.wrappers.conversion.text_joining`). Data is appended to the text as JSON, and a refusal is appended as text.
 - The order in a message of the model is reasoning, text, images, tool calls. Reasoning becomes one part without a signature.
-- The bytes of an image are sent. Any other file, and an image with a URL, becomes a text: ``[name](url)`` for a URL, otherwise
-  ``[file name, media type, size]``.
+- The bytes of an image (not SVG) are sent. Any other file, and an image with a URL, becomes a text: ``[name](url)`` for a URL,
+  otherwise ``[file name, media type, size]``.
 - Every call of a client tool is sent as a function call. Arguments that are not a JSON object, and the text for a custom tool,
-  are sent as ``{"input": text}``. The model's original text of the arguments is not preserved, because arguments are JSON objects
-  in the API.
+  are sent as ``{"input": text}``. `OllamaModel` sends the original text of the arguments, but `to_history` does not restore it.
 - Missing and duplicate call ids are replaced (see `tailrace.wrappers.conversion.tool_ids`).
 - Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``. `to_history` returns
   both as text.
 - If a message has tool results and other parts, the results become separate messages.
 - Calls of server tools, their results, and results without a call in a model's message are omitted.
-- Metadata is not sent, except ``metadata["ollama"]`` of a message, call or result, which contains further fields of Ollama's
-  object.
+- Metadata is not sent, except ``metadata["ollama"]`` of a message, call or result: the fields of Ollama's object that the common
+  format does not have.
 
 `OllamaConverter.to_history` joins system messages, and merges adjacent tool messages. A tool message without an id belongs to the
-first call without a result.
+first call of the same tool that has no result.
 """
 
 import base64

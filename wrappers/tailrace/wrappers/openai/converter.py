@@ -1,8 +1,9 @@
 """Conversion between the common history and Chat Completions messages.
 
-The models for Chat Completions use `OpenAIConverter` for requests. The server uses it to read the requests of clients. The API
-cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except details such
-as the names of images.
+The models for Chat Completions use `OpenAIConverter` for requests. The server uses it to read the requests of clients.
+
+Content that the API cannot represent is replaced or omitted, as the following list states. `to_history` restores all other content,
+except details such as the names of images.
 
 - ``History.context`` is sent as a user message.
 - Sealed (encrypted or signed) reasoning is sent. Reasoning text is sent only in turns with tool calls (see
@@ -18,8 +19,8 @@ as the names of images.
 - If a message has tool results and other parts, the results become separate messages.
 - Calls of server tools, and their results, are omitted. So is a model's message without other content, because servers reject
   empty messages.
-- Metadata is not sent, except sealed reasoning, the ``refusal`` of a model, and ``metadata["openai"]``, which contains further
-  fields of the API's object.
+- Metadata is not sent, except sealed reasoning, the ``refusal`` of a model, and ``metadata["openai"]``: the fields of the API's
+  object that the common format does not have.
 
 `OpenAIConverter.to_history` joins system and developer messages, and merges adjacent tool messages. It also reads the legacy role
 ``function`` and the legacy ``function_call``.

@@ -4,11 +4,12 @@ Each request of `ResponsesModel` contains the complete conversation. Encrypted r
 original positions. The system message becomes the first item. Its role is ``system``, because all servers accept this role. A
 request may also have the parameter ``instructions``.
 
-The API cannot represent the following content, which is replaced or omitted. `to_history` restores all other content, except
-details such as the names of images.
+Content that the API cannot represent is replaced or omitted, as the following list states. `to_history` restores all other content,
+except details such as the names of images.
 
 - ``History.context`` is sent as a user message.
-- Calls and results are matched and repaired (see `tailrace.wrappers.conversion.result_repair`). Ids have at most 64 characters.
+- Calls and results are matched and repaired (see `tailrace.wrappers.conversion.result_repair`). Call ids with
+  more than 64 characters are replaced.
 - Reasoning is sent only if it comes from this API, and has an id and encrypted content. Reasoning at the end of a message is
   omitted, because the API rejects it.
 - The ids and statuses of messages and function calls are not sent. No server requires them, and some servers reject even ids that
@@ -21,13 +22,13 @@ details such as the names of images.
   sent instead.
 - A user's file is sent as an image, as audio (WAV, MP3) or as a file. A file of a model that is not a generated image becomes a
   text part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
-- Empty texts of a model are omitted. Adjacent messages of the model are merged. A refusal is sent after all other content.
+- Empty texts of a model are omitted. A refusal is sent after all other content.
 - Arguments of a function call that are not a JSON object are sent as ``{"input": text}``, because some servers parse them.
 - Tool output that is not text is sent as JSON, unless it is a list of the API's content parts. The output of a failed tool is
   sent as ``{"error": output}``. `to_history` returns both as text.
 - If a message has tool results and other parts, the results become separate messages.
-- Metadata is not sent, except the ``refusal`` of a model and ``metadata["openai-responses"]``, which contains further fields of
-  the API's object (``phase``, ``annotations``, ``namespace``, …).
+- Other metadata is not sent, except ``metadata["openai-responses"]``: the fields of the API's object that the common format does
+  not have (``phase``, ``annotations``, ``namespace``, …).
 
 `ResponsesConverter.to_history` joins all system and developer messages, and merges adjacent output items into one message.
 """

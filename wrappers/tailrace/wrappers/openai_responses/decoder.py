@@ -98,7 +98,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         max_event_bytes: Maximum size of an event in bytes.
 
     Attributes:
-        done: True after the end of the response. Later data is ignored.
+        done: True after the end of the response, until the body begins another response.
     """
 
     __slots__ = ("_latest_calls", "_metadata", "_progress")
@@ -406,8 +406,8 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     # --- the response as a whole --------------------------------------------------------------------------------
 
     def _begin(self, event: Fields, kind: str) -> list[ResponsesEventWrapper]:
-        # If the current response has not ended, a gateway has sent the request to another server, and the previous output is
-        # invalid. Otherwise, another response follows, for example in a recording of several requests.
+        # If a response begins before the previous one has ended, a gateway has sent the request to another server, and the previous
+        # output is invalid. After the end, another response may follow, for example in a recording of several requests.
         restarts = kind == "response.created" and self._progress.has_started and not self.done
         if restarts or self.done:
             self._progress.restart()
