@@ -44,7 +44,8 @@ _FINISH_REASONS = {
     "tool_calls": FinishReason.TOOL_CALLS,
 }
 
-# Fields that the common format has. All others except the counts become metadata of the response.
+# Fields that are read. Other fields of a line, except the counts, become metadata of the response. Other fields of a message become
+# `ChunkDetails.extra`.
 _LINE = frozenset(
     {"message", "response", "thinking", "tool_calls", "images", "logprobs", "done", "done_reason", "error"}
 )

@@ -12,7 +12,7 @@ except details such as the names of images.
 - A file is sent as an image, audio (WAV, MP3) or file part. A URL that is not the URL of an image, and each file of a model,
   becomes a text: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
 - The text of a model is sent before its tool calls. Blocks of one text are sent as one part (see
-  `tailrace.wrappers.conversion.text_joining`). Empty texts are omitted.
+  `tailrace.wrappers.conversion.text_joining`).
 - Call arguments that are not a JSON object are sent as ``{"input": text}``, because some servers parse the arguments.
 - Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``. `to_history` returns
   both as text.
@@ -175,7 +175,8 @@ def _wrap_all(chunks: "Iterable[StreamedChunk]") -> Iterator[ChunkWrapper[Any]]:
 def plain_content(message: Mapping[str, Any], *, parts: bool = True) -> Fields:
     """Replace a ``content`` that has only text with a string, because some servers do not accept a list.
 
-    If a user message has several texts, its content remains a list. In other roles, several texts are joined with blank lines.
+    Empty texts are omitted. If a user message has several texts, its content remains a list. In other roles, several texts are
+    joined with blank lines.
 
     Args:
         message: A message. Its ``content`` may be text, a list of parts, or null.
