@@ -72,8 +72,8 @@ AT_ONE_POSITION = (
     "tailrace.server.runtime.caller_message_checks:_SCHEME",
     "tailrace.streaming.tools.command_line_tools:_MODULE",
     "tailrace.streaming.tools.command_line_tools:_VARIABLE",
-    "tailrace.wrappers.decoding.framing:_STRING_END",
-    "tailrace.wrappers.decoding.framing:_TOKEN",  # a search that begins in no string
+    "tailrace.wrappers.decoding.json_framing:_STRING_END",
+    "tailrace.wrappers.decoding.json_framing:_TOKEN",  # a search that begins in no string
 )
 """Expressions that are only matched at one position, where a search for all matches would take quadratic time."""
 
