@@ -20,6 +20,18 @@ export function readable(json: unknown): string {
 	return JSON.stringify(json, null, 2).replace(/[\p{Cf}\p{Zl}\p{Zp}]/gu, escape);
 }
 
+/** What was decided about a call, in words. */
+function outcome(strings: Strings, decided?: RecordedDecision): HTMLElement {
+	const { decision, reason } = decided ?? {};
+	if (decision === "approve") return el("p.good", {}, strings.approved);
+	if (decision === "edit") return el("p.good", {}, strings.approvedEdited);
+	if (decision === "reject") return el("p.bad", {}, reason ? fill(strings.rejectedReason, { reason }) : strings.rejected);
+	return el("p.dim", {}, strings.notDecided);
+}
+
+/** A decision about a call whose request is not known. */
+export const decidedCall = (strings: Strings, decided: RecordedDecision) => el("div", { part: "approval" }, outcome(strings, decided));
+
 export class ApprovalCard {
 	readonly node = el("div", { part: "approval" });
 	/** The arguments of the call; after an edit, those that replaced them. */
@@ -74,16 +86,9 @@ export class ApprovalCard {
 		if (!this.isOpen && !decided) return;
 		this.stop();
 		this.isOpen = false;
-		const { strings } = this;
-		const { decision, reason, arguments: edited } = decided ?? {};
-		if (edited) this.arguments = readable(edited);
-		const outcome = {
-			approve: () => el("p.good", {}, strings.approved),
-			edit: () => el("p.good", {}, strings.approvedEdited),
-			reject: () => el("p.bad", {}, reason ? fill(strings.rejectedReason, { reason }) : strings.rejected),
-		}[decision!];
+		if (decided?.arguments) this.arguments = readable(decided.arguments);
 		const focused = this.#form.matches(":focus-within");
-		this.node.replaceChildren(outcome?.() ?? el("p.dim", {}, strings.notDecided));
+		this.node.replaceChildren(outcome(this.strings, decided));
 		if (focused) this.node.closest("details")?.querySelector("summary")?.focus({ preventScroll: true });
 	}
 
@@ -150,7 +155,7 @@ export class ApprovalCard {
 }
 
 /** The value of a JSON text, or the text if it is none. */
-function parsed(text: string): unknown {
+export function parsed(text: string): unknown {
 	try {
 		return JSON.parse(text);
 	} catch {

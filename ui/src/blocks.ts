@@ -43,6 +43,7 @@ export class Block {
 	#pieces: string[] = [];
 	#drawn = 0;
 	#folded = false;
+	#atProvider = false;
 
 	constructor(
 		private readonly strings: Strings,
@@ -93,6 +94,7 @@ export class Block {
 			this.#clear();
 			this.#pieces.push(text);
 		}
+		this.#atProvider ||= call.kind === "server";
 		this.#note.textContent = call.arguments_error ?? this.#note.textContent;
 		this.draw();
 	}
@@ -100,6 +102,11 @@ export class Block {
 	/** Show the card of the call's approval. */
 	approval(card: HTMLElement): void {
 		this.#approval.replaceChildren(card);
+	}
+
+	/** The turn of the call is over. Of a call of the provider, there may be no result. */
+	endCall(): void {
+		if (!this.#atProvider && !this.#others.hasChildNodes() && !this.#approval.hasChildNodes()) this.#note.textContent ||= this.strings.noResult;
 	}
 
 	/** Show the result of the tool. */

@@ -59,6 +59,7 @@ export const STRINGS = {
 	result: "Result",
 	toolDone: "done",
 	toolFailed: "failed",
+	noResult: "no result",
 	toolResult: "Result of {name} (text, or JSON)",
 	toolResultFailed: "it failed",
 	toolResults: "Results of tools",

@@ -1,7 +1,7 @@
 /** One task on the page: the user's messages, the responses, its state. */
-import { ApprovalCard, type RecordedDecision } from "./approvals.ts";
+import { ApprovalCard, decidedCall, parsed, readable, type RecordedDecision } from "./approvals.ts";
 import { Block, type Channel, dataOf, fields, isText, textOf, userMessage } from "./blocks.ts";
-import { type AgentClient, type ApprovalDecision, type ApprovalRequest, approvalRequests, type Artifact, extensionOf, type Message, type Metadata, type Part, type Task, type TaskEvent, type TaskState, type TaskStatus, type TaskStream } from "./client.ts";
+import { type AgentClient, type ApprovalDecision, type ApprovalRequest, approvalRequests, type Artifact, EXTENSION, extensionOf, type Message, type Metadata, type Part, type Task, type TaskEvent, type TaskState, type TaskStatus, type TaskStream } from "./client.ts";
 import { button, copyButton, el, icon } from "./dom.ts";
 import { failureCard } from "./problems.ts";
 import { fill, type Strings } from "./strings.ts";
@@ -36,12 +36,19 @@ const REGENERATE = "M20 12a8 8 0 1 1-2.3-5.7L20 8.5M20 4v4.5h-4.5";
 
 /** Sections of a task; messages of later turns are added to the last one. */
 const MAX_TURNS = 10_000;
-/** Data of a message that is shown with a call, not as data. */
-const PROTOCOL_DATA = ["tool_results", "tool_calls", "approval_requests", "approval_responses"] as const;
+/** Whether a part is shown; those of approvals are shown with their calls. */
+const isShown = (part: Part) => !part.data?.approval_requests && !part.data?.approval_responses && fields(part).channel !== "approval" && part.text !== "";
 /** Channels with a title. */
 const TITLES = ["reasoning", "refusal", "output"] as const;
 
 export const inWords = (state: TaskState) => state.replace("TASK_STATE_", "").toLowerCase().replaceAll("_", " ");
+
+/** A part with several calls, as parts with one. */
+const eachCall = (part: Part): Part[] => (part.data?.tool_calls ? dataOf({ parts: [part] }, "tool_calls").map((call) => ({ data: { tool_calls: [call] } })) : [part]);
+
+/** The channel of an artifact with such a part. */
+const channelOf = (part: Part): string =>
+	part.data?.tool_calls ? "tool_call" : part.data?.tool_results ? "tool_result" : (fields(part).channel ?? (part.data !== undefined ? "data" : isText(part) ? "text" : "file"));
 
 export class TaskView {
 	readonly node: HTMLElement;
@@ -157,9 +164,17 @@ export class TaskView {
 		}
 		if (event.type === "message") {
 			this.takeMessage(event.message);
-			this.state = "completed";
-			this.draw();
+			this.end();
 		}
+	}
+
+	/** All messages are on the page, of a turn without a task: it is over. */
+	end(): void {
+		this.state = "completed";
+		for (const block of this.#blocks.values()) block.end(false);
+		this.#drawApprovals([]);
+		for (const block of this.#calls.values()) block.endCall();
+		this.draw();
 	}
 
 	takeTask(task: Task, live = false): void {
@@ -176,12 +191,14 @@ export class TaskView {
 		this.#takeDecisions(message);
 		if (this.#messages.has(message.messageId)) return;
 		this.#messages.add(message.messageId);
+		this.contextId ||= message.contextId ?? "";
+		const ours = message.role === "ROLE_USER";
+		if (!ours && !this.id) return this.#takeResponse(message);
 		for (const result of dataOf(message, "tool_results")) this.#call(result).answer(result);
 		for (const request of approvalRequests({ status: { state: "TASK_STATE_INPUT_REQUIRED", message } })) this.#approve(request);
-		const ours = message.role === "ROLE_USER";
-		if (ours) this.#userMessages += 1;
+		if (ours && fields(message).by !== "agent") this.#userMessages += 1;
 		const turn = this.#turn(this.#userMessages || 1);
-		const parts = (message.parts ?? []).filter((part) => !PROTOCOL_DATA.some((name) => part.data?.[name]) && fields(part).channel !== "approval");
+		const parts = (message.parts ?? []).filter((part) => isShown(part) && !part.data?.tool_results && !part.data?.tool_calls);
 		if (!parts.length) return;
 		if (ours) {
 			this.#lastParts = parts;
@@ -197,6 +214,22 @@ export class TaskView {
 		}
 	}
 
+	/** Show a message of the agent like the artifacts of a task, which it has none of: a copy in a branch, or of another agent. */
+	#takeResponse({ messageId, parts }: Message): void {
+		const runs: { channel: string; parts: Part[] }[] = [];
+		for (const part of (parts ?? []).filter(isShown).flatMap(eachCall)) {
+			const channel = channelOf(part);
+			const last = runs.at(-1);
+			if (last?.channel === channel && isText(part)) last.parts.push(part);
+			else runs.push({ channel, parts: [part] });
+		}
+		for (const [at, { channel, parts }] of runs.entries()) {
+			const [call] = dataOf({ parts }, "tool_calls");
+			const metadata = { [EXTENSION]: { channel, callId: call?.call_id, turn: this.#userMessages || 1 } };
+			this.#takeArtifact({ artifactId: `${messageId}/${at}`, name: call?.name, parts: parts.every(isText) ? [{ text: textOf(parts) }] : parts, metadata });
+		}
+	}
+
 	#takeArtifact(artifact: Artifact, append = false, last = false, live = false): void {
 		const { artifactId: id, parts = [] } = artifact;
 		const { channel = "text", callId, choice, turn } = fields(artifact) as { channel?: Channel; callId?: string; choice?: number; turn?: unknown };
@@ -209,8 +242,8 @@ export class TaskView {
 			const { strings } = this.chat;
 			const titled = TITLES.find((name) => name === channel);
 			const title = choice ? fill(strings.choice, { number: choice + 1 }) : titled && strings[titled];
-			if (channel === "tool_call") block = this.#call({ call_id: callId, name: artifact.name }, turn);
-			else this.#turn(turn ?? 1).append((block = new Block(strings, channel, title)).node);
+			block = channel === "tool_call" ? this.#call({ call_id: callId, name: artifact.name }) : new Block(strings, channel, title);
+			this.#turn(turn ?? 1).append(block.node); // the message with a call's result may be earlier on the page than the call
 			this.#blocks.set(id, block);
 			this.#waiting.hidden = true;
 		}
@@ -228,12 +261,12 @@ export class TaskView {
 	}
 
 	/** The call of an id; made if there is none. */
-	#call({ call_id: id, name }: { call_id?: string; name?: string }, turn: unknown = this.#userMessages || 1): Block {
+	#call({ call_id: id, name }: { call_id?: string; name?: string }): Block {
 		const known = id && this.#calls.get(id);
 		if (known) return known;
 		const block = new Block(this.chat.strings, "tool_call", name || "tool");
 		if (id) this.#calls.set(id, block);
-		this.#turn(turn).append(block.node);
+		this.#turn(this.#userMessages || 1).append(block.node);
 		return block;
 	}
 
@@ -252,9 +285,21 @@ export class TaskView {
 		if (!fields(message).approvals || this.#decided.has(message.messageId)) return;
 		this.#decided.add(message.messageId);
 		const { decisions, pending } = fields(message).approvals as { decisions?: RecordedDecision[]; pending?: ApprovalRequest[] };
-		for (const decision of decisions ?? []) this.#approvals.get(decision.callId)?.close(decision);
+		if (!this.id) for (const request of pending ?? []) this.#approve(request);
+		for (const decision of decisions ?? []) {
+			const card = this.#approvals.get(decision.callId);
+			if (card) card.close(decision);
+			else this.#takeDecision(decision);
+		}
 		const continues = pending && !decisions?.length && message.parts.some((part) => !part.data?.tool_results);
 		if (continues) for (const card of this.#approvals.values()) card.close();
+	}
+
+	/** Show a decision about a call of a message, which has no request. */
+	#takeDecision(decision: RecordedDecision): void {
+		const block = this.#call({ call_id: decision.callId });
+		block.approval(decidedCall(this.chat.strings, decision));
+		block.complete({ arguments_text: readable(decision.arguments ?? parsed(block.text)) });
 	}
 
 	/** Close the cards of calls that cannot be decided any more, and show the arguments of all. */

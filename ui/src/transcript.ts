@@ -1,5 +1,5 @@
 /** The tasks of the open conversation, on the page, and the streams by which the page follows them. */
-import { textOf } from "./blocks.ts";
+import { fields, textOf } from "./blocks.ts";
 import { AgentError, type Message, type Metadata, type Task, type TaskEvent } from "./client.ts";
 import { alarm, arrange } from "./dom.ts";
 import { emit } from "./events.ts";
@@ -31,6 +31,10 @@ interface Reactions {
 	/** The agent requires a token. */
 	askToken(again: () => unknown): void;
 }
+
+/** Whether a message that belongs to no task on the page is the first one of a turn; others are results of tools, decisions, or of the agent. */
+const beginsTurn = (message: Message): boolean =>
+	message.role === "ROLE_USER" && !fields(message).approvals && !message.parts?.some((part) => part.data?.tool_results || part.data?.approval_responses);
 
 export class Transcript {
 	views: TaskView[] = [];
@@ -125,11 +129,11 @@ export class Transcript {
 		for (const message of messages) {
 			if (this.find(message.taskId)) continue;
 			const task = tasks.get(message.taskId ?? "");
-			if (task || !view || view.id || message.role === "ROLE_USER") view = begin(task);
+			if (task || !view || view.id || beginsTurn(message)) view = begin(task);
 			if (!task) view.takeMessage(message);
 		}
 		for (const task of [...tasks.values()].reverse()) begin(task);
-		for (const each of this.views) if (!each.id) each.draw();
+		for (const each of this.views) if (!each.id) each.end();
 		this.owner.showVersions();
 		this.log.scroll();
 		for (const each of this.views) if (each.id && !each.over) this.follow(each);

@@ -1,0 +1,188 @@
+"""Versions of the chat: turns that a branch has copied, and the place on the page when versions are switched."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+from e2e.browser import browsing, note_faults
+from e2e.playground_echo import Echo, chat, say, until_articles
+from support.approval_server import serving_approvals
+from support.fixture_contexts import in_own_task
+from support.live_server import serving
+from support.rounds import answer, sent
+from support.upstream import ScriptedUpstream
+from tailrace.server import Settings, Turn, create_app
+from tailrace.streaming import Update
+from tailrace.streaming.a2a.models import Artifact, Part
+from tailrace.streaming.a2a.stream_extension import with_extension_metadata
+from tailrace.streaming.task.updates import ArtifactUpdate
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+
+TOOLS = [{"name": "get_weather", "description": "The weather.", "parameters": {"type": "object"}}]
+
+TURNS = """() => [...document.querySelector("tailrace-chat").shadowRoot.querySelectorAll("article")].map((turn) => [
+    turn.dataset.state,
+    ...[...turn.querySelectorAll(".said, .block")].map((node) => `${node.className} ${node.open ?? ""} ${node.textContent}`),
+    ...[...turn.querySelectorAll("button, [download], img")].filter((node) => !node.closest(".versions") && node.checkVisibility())
+        .map((node) => node.ariaLabel ?? node.download ?? node.src ?? node.textContent),
+])"""
+"""Script that returns the state of each turn, and what it shows."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncGenerator["Browser"]:
+    async with in_own_task(browsing()) as browser:
+        yield browser
+
+
+@asynccontextmanager
+async def page_at(browser: "Browser", url: str) -> AsyncGenerator["Page"]:
+    """A page of a server; any error in it fails the test."""
+    faults: list[str] = []
+    context = await browser.new_context(viewport={"width": 1000, "height": 700})
+    await context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = await context.new_page()
+    note_faults(page, faults)
+    await page.goto(url)
+    yield page
+    await context.close()
+    assert faults == []
+
+
+async def turns(page: "Page") -> list[list[str]]:
+    return await page.evaluate(TURNS)
+
+
+async def until_version(page: "Page", position: str, count: int) -> None:
+    """Wait until the last message has this position among its versions, and there are this many turns, which have ended."""
+    await page.locator("article:last-of-type .versions", has_text=position).wait_for()
+    await until_articles(page, count)
+
+
+async def check_copies(page: "Page", count: int, position: str = "2/2") -> None:
+    """Regenerate the last of some turns, and check that the others have the look of the originals: live, reloaded, switched."""
+    original = (await turns(page))[:-1]
+    assert len(original) == count - 1
+    await page.get_by_role("button", name="Regenerate").last.click()
+    await until_version(page, position, count)
+    assert (await turns(page))[:-1] == original
+    await page.reload()
+    await until_version(page, position, count)
+    assert (await turns(page))[:-1] == original
+    await page.get_by_role("button", name="Previous version").last.click()
+    await until_version(page, "1/2", count)
+    assert (await turns(page))[:-1] == original
+    await page.get_by_role("button", name="Next version").last.click()
+    await until_version(page, position, count)
+    assert (await turns(page))[:-1] == original
+
+
+async def test_copied_turns_have_the_look_and_the_buttons_of_the_originals(browser: "Browser") -> None:
+    script = (
+        answer(
+            "Let me ", "see.", reasoning="The user asks.", calls=[("c1", "get_weather", {"city": "Rome"})]
+        ),
+        *(answer(text) for text in ("It is **sunny**.", "Two.", "Two again.", "One again.", "Changed.")),
+    )
+    async with ScriptedUpstream(*script) as upstream:
+        settings: dict[str, Any] = {"base_url": upstream.base_url, "api_key": "none", "store": "sqlite://"}
+        async with (
+            serving(create_app(Settings(model="openai:scripted", **settings))) as url,
+            page_at(browser, url) as page,
+        ):
+            await page.evaluate(
+                "(tools) => document.querySelector('tailrace-chat').request = { tools }", TOOLS
+            )
+            await say(page, "weather")
+            await page.get_by_label("Result of get_weather").fill("sunny")
+            await page.get_by_role("button", name="Send results").click()
+            await until_articles(page, 1)
+            await say(page, "two")
+            await until_articles(page, 2)
+            await check_copies(page, 2)
+
+            await page.locator("article").first.get_by_role("button", name="Copy").last.click()
+            copied = await page.evaluate("navigator.clipboard.readText()")
+            assert copied == "Let me see.\n\nIt is **sunny**."
+            await page.locator("article").first.get_by_role("button", name="Regenerate").click()
+            await page.get_by_text("One again.").wait_for()
+            await until_version(page, "2/2", 1)
+            assert [each["content"] for each in sent(upstream.requests[-1])] == ["weather"]
+            await page.get_by_role("button", name="Previous version").click()
+            await until_articles(page, 2)
+            await page.locator(".said").first.hover()
+            await page.get_by_role("button", name="Edit").first.click()
+            await say(page, "climate")
+            await page.get_by_text("Changed.").wait_for()
+            await until_version(page, "3/3", 1)
+            assert [each["content"] for each in sent(upstream.requests[-1])] == ["climate"]
+
+
+async def test_copied_turns_show_decisions_and_calls_that_were_not_decided(browser: "Browser") -> None:
+    calls = [answer(calls=[(f"c{number}", "send_mail", {"to": "bob@example.com"})]) for number in range(3)]
+    texts = [
+        answer(text) for text in ("Not sent.", "Sent.", "Never.", "Four.", "Four again.", "Never again.")
+    ]
+    script = (calls[0], texts[0], calls[1], texts[1], calls[2], *texts[2:])
+    async with serving_approvals(*script) as server, page_at(browser, server.url) as page:
+        await say(page, "one")
+        await page.get_by_label("Reason of a rejection").fill("not now")
+        await page.get_by_role("button", name="Reject").click()
+        await until_articles(page, 1)
+        await say(page, "two")
+        await page.get_by_role("button", name="Approve").click()
+        await until_articles(page, 2)
+        await say(page, "three")
+        await page.get_by_role("button", name="Approve").wait_for()
+        await say(page, "never mind")
+        await until_articles(page, 3)
+        await say(page, "four")
+        await until_articles(page, 4)
+        await check_copies(page, 4)
+        texts = ["Rejected: not now", "Approved", "Not decided: the call did not run."]
+        assert await page.locator("[part=approval]").all_inner_texts() == texts
+
+        # The message that left the call out belongs to the other version, the call to both.
+        await page.locator("article").nth(2).get_by_role("button", name="Regenerate").click()
+        await page.get_by_text("Never again.").wait_for()
+        assert await page.locator(".said p").all_inner_texts() == ["one", "two", "three", "never mind"]
+        call = page.locator("details.tool_call").last
+        assert await call.locator("summary").inner_text() == "send_mail no result"
+        assert "bob@example.com" in await call.get_by_label("Arguments").inner_text()
+        tool = sent(server.upstream.requests[-1])[-2]
+        assert (tool["role"], tool["tool_call_id"]) == ("tool", "c2")
+        assert server.ran == ["bob@example.com"]
+
+
+class Files(Echo):
+    """Responds with reasoning, text, and a file."""
+
+    async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
+        for channel, part in (
+            ("reasoning", Part(text="Hm.")),
+            ("text", Part(text="Here.")),
+            ("file", Part(raw=b"1,2", filename="numbers.csv", media_type="text/csv")),
+        ):
+            metadata = with_extension_metadata({}, channel=channel)
+            yield ArtifactUpdate(Artifact(artifact_id=channel, parts=(part,), metadata=metadata))
+
+
+async def test_copied_turns_show_reasoning_and_files(browser: "Browser") -> None:
+    async with chat(browser, Files()) as page:
+        files = [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"content"}]
+        await page.locator("input[type=file]").set_input_files(files)  # pyright: ignore[reportArgumentType]
+        await say(page, "look")
+        await until_articles(page, 1)
+        await say(page, "two")
+        await until_articles(page, 2)
+        await check_copies(page, 2)
+        async with page.expect_download() as download:
+            await page.get_by_role("link", name="numbers.csv").first.click()
+        assert (await (await download.value).path()).read_bytes() == b"1,2"
