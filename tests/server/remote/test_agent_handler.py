@@ -486,6 +486,23 @@ async def test_a_conversation_unknown_to_the_remote_agent_is_sent_to_it(tmp_path
     assert [part.text for part in scripted.turns[1].message.parts] == ["pond"]
 
 
+async def test_a_branch_is_a_new_conversation_of_the_remote_agent():
+    scripted = Scripted()
+    async with in_front_of(scripted) as rpc:
+        first = await send(rpc, "river")
+        await send(rpc, "brook", contextId=first["contextId"], messageId="m2")
+        origin = {"contextId": first["contextId"], "messageId": "m2"}
+        branch = await send(rpc, "pond", metadata={EXTENSION_URI: {"branch": origin}})
+    assert state(branch) == "completed"
+    _, second, third = scripted.turns
+    assert third.context_id != second.context_id
+    transcript, question = third.message.parts
+    assert transcript.text is not None
+    assert "User: river\n\nAgent: river" in transcript.text
+    assert "brook" not in transcript.text
+    assert question.text == "pond"
+
+
 async def test_a_conversation_that_is_sent_later_includes_tools_files_and_data(tmp_path: Path):
     settings = Settings(store=f"sqlite:///{tmp_path}/front.db")
     scripted = Scripted()

@@ -240,6 +240,10 @@ def _is_callers_id(remote_id: str, context_id: str) -> bool:
     return context_id == remote_id or context_id.startswith(f"{remote_id[:200]}~")
 
 
+# Metadata of a message that concerns only this server. The remote agent does not know the conversation of a branch.
+_LOCAL_KEYS = (*REQUEST_METADATA_KEYS, "branch")
+
+
 def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[CommonMessage]) -> Message:
     """Return the message for the remote agent, with a transcript of the earlier messages that it did not receive.
 
@@ -252,7 +256,7 @@ def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[Common
             "context_id": state.context_id if state is not None else turn.external_context_id,
             "task_id": state.task_id if state is not None else "",
             "reference_task_ids": (),  # the ids of local tasks are unknown to the remote agent
-            "metadata": without_extension_metadata(turn.message.metadata, *REQUEST_METADATA_KEYS),
+            "metadata": without_extension_metadata(turn.message.metadata, *_LOCAL_KEYS),
             "parts": (Part(text=transcript), *turn.message.parts) if transcript else turn.message.parts,
         }
     )
