@@ -1,6 +1,7 @@
 """The chat of several callers and agents in one browser: nothing of one is on the page of another."""
 
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -233,3 +234,118 @@ async def test_another_caller_of_an_embedded_chat_begins_a_new_conversation(brow
         await until_articles(page, 1)
         assert await page.evaluate(open_id) != former
         assert [body for body in bodies if former in body] == []
+
+
+@asynccontextmanager
+async def revocable(browser: "Browser") -> AsyncGenerator[tuple["Page", set[str]]]:
+    """A page whose user has entered the key of alice, and the keys that are refused from now on."""
+    revoked: set[str] = set()
+
+    async def refuse(route: "Route") -> None:
+        if route.request.headers.get("x-api-key") in revoked:
+            error = {"code": -32000, "message": "key revoked"}
+            await route.fulfill(status=401, json={"jsonrpc": "2.0", "id": 1, "error": error})
+        else:
+            await route.fallback()
+
+    async with chat(browser, Echo(), expected="401", caller_keys=KEYS) as page:
+        await page.route(lambda _: True, refuse)
+        await enter_key(page, "key-a")
+        await begin_conversations(page, "another secret", "secret of alice")
+        await until_texts(titles(page), "secret of alice", "another secret")
+        yield page, revoked
+
+
+async def enter_key(page: "Page", key: str) -> None:
+    await page.get_by_label("Token or key").fill(key)
+    await page.keyboard.press("Enter")
+
+
+async def test_the_key_of_another_caller_begins_a_new_conversation(browser: "Browser") -> None:
+    async with revocable(browser) as (page, revoked):
+        former = await page.evaluate("document.querySelector('tailrace-chat').contextId")
+        await page.get_by_label("Message", exact=True).fill("a draft of alice")
+        await titles(page).last.click()
+        await page.locator(".said", has_text="another secret").wait_for()
+        revoked.add("key-a")
+        await say(page, "an unsent message")
+        await enter_key(page, "wrong")
+        await page.get_by_text("The agent has refused this token or key").wait_for()
+        bodies: list[str] = []
+        page.on("request", lambda request: bodies.append(request.post_data or ""))
+        await enter_key(page, "key-b")
+        await page.get_by_role("button", name="Say hello").wait_for()
+        await until_texts(titles(page))
+        assert "secret" not in await page.locator("tailrace-chat").inner_text()
+        assert await page.get_by_label("Message", exact=True).input_value() == "an unsent message"
+        assert await page.get_by_label("Token or key").count() == 0
+        assert [body for body in bodies if "Message" in body] == []
+        bodies.clear()
+        await page.keyboard.press("Enter")
+        await until_articles(page, 1)
+        await until_texts(titles(page), "an unsent message")
+        assert [body for body in bodies if former in body] == []
+
+
+async def test_another_key_after_a_new_conversation_keeps_no_drafts(browser: "Browser") -> None:
+    async with revocable(browser) as (page, revoked):
+        await page.get_by_label("Message", exact=True).fill("a draft of alice")
+        former = page.url
+        await page.get_by_role("navigation").get_by_role("button", name="New conversation").click()
+        revoked.add("key-a")
+        await say(page, "a message")
+        for key in ("wrong", "key-b"):
+            await enter_key(page, key)
+        await page.get_by_role("button", name="Say hello").wait_for()
+        assert await page.get_by_label("Message", exact=True).input_value() == "a message"
+        await page.goto(former)
+        await page.get_by_text("There is no such conversation").wait_for()
+        assert await page.get_by_label("Message", exact=True).input_value() == ""
+
+
+async def test_another_key_of_the_same_caller_repeats_each_action(browser: "Browser") -> None:
+    """Keys are renewed. No action leaves an alarm behind."""
+    async with revocable(browser) as (page, revoked):
+        alarms = page.locator(".log > :not(form)").get_by_role("alert")
+        revoked.add("key-a")
+        for _ in range(2):
+            await page.get_by_role("button", name="Regenerate").click()
+            await page.get_by_label("Token or key").wait_for()
+        assert await alarms.count() == 0
+        revoked.clear()
+        await enter_key(page, "key-a")
+        await page.get_by_text("2/2").wait_for()
+        await until_articles(page, 1)
+
+        revoked.add("key-a")
+        await page.locator(".said").hover()
+        await page.get_by_role("button", name="Edit").click()
+        await say(page, "an edited secret")
+        await page.get_by_label("Token or key").wait_for()
+        assert await alarms.count() == 0
+        revoked.clear()
+        await enter_key(page, "key-a")
+        await page.get_by_text("3/3").wait_for()
+        await page.get_by_text("You wrote: an edited secret").wait_for()
+        assert await page.get_by_label("Message", exact=True).input_value() == ""
+
+        revoked.add("key-a")
+        await titles(page).last.focus()
+        await page.keyboard.press("F2")
+        await page.keyboard.type("a new title")
+        await page.keyboard.press("Enter")
+        await page.get_by_label("Token or key").wait_for()
+        revoked.clear()
+        async with page.expect_response(lambda response: method_of(response.request) == "RenameConversation"):
+            await enter_key(page, "key-a")
+        await until_texts(titles(page), "an edited secret", "a new title")
+
+        revoked.add("key-a")
+        await titles(page).last.focus()
+        await page.keyboard.press("Delete")
+        await page.keyboard.press("Enter")
+        await page.get_by_label("Token or key").wait_for()
+        revoked.clear()
+        await enter_key(page, "key-a")
+        await until_texts(titles(page), "an edited secret")
+        assert await page.get_by_role("alert").count() == 0

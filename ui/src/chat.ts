@@ -74,6 +74,8 @@ export class TailraceChat extends HTMLElement implements Host {
 	readonly #tabs = new Tabs();
 	readonly #shortcuts = new Shortcuts({ begin: () => (this.newConversation(), this.#composer.input.focus()), search: () => this.#search(), escape: () => this.#escape() });
 	#fills = false;
+	/** A conversation of the caller of a token that was replaced in the prompt, until the caller of the new one is known. */
+	#former?: string;
 
 	constructor() {
 		super();
@@ -85,7 +87,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	#build(): void {
 		const strings = this.#strings;
 		this.#log = new Log(strings);
-		this.#prompt = new TokenPrompt(strings, this.#log.node, (token) => this.#useToken(token));
+		this.#prompt = new TokenPrompt(strings, this.#log.node, (token, again) => this.#useToken(token, again));
 		this.#composer = new Composer(
 			strings,
 			{
@@ -113,7 +115,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		});
 		this.#help = shortcutsDialog(strings);
 		this.#inspector = new Inspector(strings);
-		this.#conversations = new Conversations(this, () => this.#begin(), () => this.#askToken(), button("small", strings.shortcuts, () => this.#help.showModal()));
+		this.#conversations = new Conversations(this, () => this.#begin(), (again) => this.#askToken(again), button("small", strings.shortcuts, () => this.#help.showModal()));
 		this.#versions = new Versions(this, this.#log.node);
 		const { list, inspector } = (this.#panels = new Panels(strings, this.#conversations.node, this.#inspector.node, {
 			list: () => this.contextId !== undefined && this.#conversations.load(),
@@ -172,14 +174,20 @@ export class TailraceChat extends HTMLElement implements Host {
 	#changeCaller(known: boolean): void {
 		const connected = this.#tabs.joined;
 		if (connected) this.disconnectedCallback();
+		this.#forgetCaller();
+		if (known) this.#address.write("", true);
+		if (connected) this.connectedCallback();
+	}
+
+	/** Forget all that is known of a caller, except for parts of a message. */
+	#forgetCaller(kept: Part[] = []): void {
+		this.#former = undefined;
 		this.#transcript.clear();
 		this.#log.restart(el("p.welcome", {}, this.#strings.loading));
-		this.#composer.forget();
+		this.#composer.forget(kept);
 		this.#inspector.clear();
 		this.#conversations.clear();
 		this.#versions.clear();
-		if (known) this.#address.write("", true);
-		if (connected) this.connectedCallback();
 	}
 
 	attributeChangedCallback(name: string, before: string | null, value: string | null): void {
@@ -373,16 +381,36 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	/** Ask for a token. `again` repeats the user's request that needs it. */
 	#askToken(again?: () => unknown): void {
+		if (again && this.clientWidth < 740) this.#panels.close(); // the prompt is in the log
 		this.#prompt.ask(Boolean(this.client.token), again);
 	}
 
-	/** Use the token that was entered, which may be of another caller. */
-	#useToken(token: string): void {
+	/** Use the token that was entered, and repeat the request that needs it. */
+	#useToken(token: string, again?: () => unknown): void {
+		this.#former ??= this.#transcript.views.some(({ id }) => id) ? this.contextId : this.#conversations.newest;
 		this.#storage.set("token", (this.client.token = token), "sessionStorage");
 		this.#conversations.clear();
 		this.#conversations.select(this.contextId ?? "");
 		this.#conversations.load();
 		this.#composer.focus();
+		if (this.#former) this.opened = this.#recognize(this.#former, again);
+		else again?.();
+	}
+
+	/** Repeat the request if the caller has this conversation. Otherwise it is another one, for whom a new conversation begins. */
+	async #recognize(contextId: string, again?: () => unknown): Promise<void> {
+		const { client } = this;
+		const { token } = client;
+		const found = await client.hasConversation(contextId).catch((error: Error) => error);
+		if (client !== this.client || token !== client.token) return;
+		if (found instanceof AgentError && found.status === 401) return this.#askToken(again);
+		this.#former = undefined;
+		if (found === true) return void again?.();
+		const unsent = this.#transcript.views.findLast(({ id, trouble }) => !id && trouble);
+		this.#forgetCaller(unsent?.lastParts ?? this.#composer.parts);
+		this.#conversations.load();
+		this.contextId = undefined; // no place to go back to
+		await this.#load(this.context ?? "");
 	}
 
 	// --- tasks ---

@@ -318,6 +318,11 @@ export class AgentClient {
 		return this.call("ListTasks", filter);
 	}
 
+	/** Whether the caller has tasks in a conversation. */
+	async hasConversation(contextId: string): Promise<boolean> {
+		return (await this.listTasks({ contextId, pageSize: 1 })).tasks.length > 0;
+	}
+
 	/**
 	 * The messages of a conversation, or its newest `historyLength` ones, oldest first; a method of the extension. With
 	 * `omitTaskFiles`, files that `listTasks` returns have no content.

@@ -58,7 +58,7 @@ export class Composer {
 		this.#cut = icon(strings.cut, CUT, () => actions.cut(), { hidden: true });
 		const attach = icon(strings.attach, ATTACH, () => this.#picker.click());
 		const tools = el("div.row", {}, attach, this.#picker, this.input, this.#cut, this.#stop, this.#send);
-		const onsubmit = (event: Event) => this.#submit(event);
+		const onsubmit = (event: Event) => (event.preventDefault(), this.submit());
 		const box = el("div.box", {}, this.#chips, tools);
 		this.node = el("form.composer", { part: "composer", onsubmit }, latest, slot("composer-start"), this.#problem, box, slot("composer-end"));
 	}
@@ -96,11 +96,16 @@ export class Composer {
 		if (!matchMedia("(pointer: coarse)").matches) this.input.focus();
 	}
 
-	/** Empty the box, and forget the messages that were not sent. */
-	forget(): void {
+	/** What the box contains. */
+	get parts(): Part[] {
+		return [...(this.input.value ? [{ text: this.input.value }] : []), ...this.#files];
+	}
+
+	/** Forget the messages that were not sent, except for one, which the box then contains. */
+	forget(kept: Part[] = []): void {
 		this.#drafts.clear();
 		this.#sending = false;
-		this.#set([]);
+		this.#set(kept);
 	}
 
 	/** Show why the message is not sent. */
@@ -151,12 +156,12 @@ export class Composer {
 	}
 
 	#key(event: KeyboardEvent): void {
-		if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.#submit(event);
+		if (event.key === "Enter" && !event.shiftKey && !event.isComposing) event.preventDefault(), this.submit();
 		else if (event.key === "ArrowUp" && !this.input.value && this.actions.editLast()) event.preventDefault();
 	}
 
-	async #submit(event: Event): Promise<void> {
-		event.preventDefault();
+	/** Send what the box contains. */
+	async submit(): Promise<void> {
 		if (this.#sending) return;
 		this.#sending = true;
 		await this.#reading;

@@ -46,7 +46,7 @@ export class Conversations {
 	constructor(
 		private readonly owner: Owner,
 		begin: () => unknown,
-		private readonly askToken: () => unknown,
+		private readonly askToken: (again?: () => unknown) => unknown,
 		help: HTMLElement,
 	) {
 		const { strings } = owner;
@@ -76,7 +76,7 @@ export class Conversations {
 		let problem: Error | undefined;
 		const page = await this.owner.client.listConversations({ query, pageToken }).catch((error) => ((problem = error), undefined));
 		if (request !== this.#request) return;
-		this.#showProblem(problem, pageToken);
+		this.#showProblem(() => this.#load(pageToken), problem);
 		// After an error, a search in the known conversations is better than none.
 		if (!pageToken) this.#listed = new Set(page || query !== this.#query ? [] : this.#listed);
 		for (const conversation of page?.conversations ?? []) {
@@ -94,11 +94,11 @@ export class Conversations {
 	}
 
 	/** Show why the list is incomplete. An agent without a list needs no explanation, and one that requires a token has a prompt. */
-	#showProblem(problem?: Error, pageToken?: string): void {
+	#showProblem(again: () => unknown, problem?: Error): void {
 		const expected = problem instanceof AgentError && (problem.code === METHOD_NOT_FOUND || problem.status === 401);
 		this.#problem.replaceChildren();
 		if (problem instanceof AgentError && problem.status === 401) this.askToken();
-		if (problem && !expected) this.#problem.append(alarm(problem.message, " ", button("small", this.owner.strings.tryAgain, () => this.#load(pageToken))));
+		if (problem && !expected) this.#problem.append(alarm(problem.message, " ", button("small", this.owner.strings.tryAgain, again)));
 	}
 
 	#merge(conversation: Conversation): void {
@@ -134,6 +134,11 @@ export class Conversations {
 		if (!task || client !== this.owner.client) return;
 		this.use(task);
 		return [contextId];
+	}
+
+	/** Id of the newest known conversation. */
+	get newest(): string | undefined {
+		return this.#entries("")[0]?.contextId;
 	}
 
 	/** Forget all conversations. */
@@ -292,9 +297,18 @@ export class Conversations {
 		for (const contextId of [...others, id]) if (client === this.owner.client) await change(contextId);
 	}
 
+	/** Ask for a token if a request needs one, and repeat it then; false if it needs none. */
+	#authorize(error: unknown, request: () => Promise<void>): boolean {
+		const needed = error instanceof AgentError && error.status === 401;
+		const again = (): unknown => request().catch((problem) => this.#showProblem(again, problem));
+		if (needed) this.askToken(again);
+		return needed;
+	}
+
 	/** Delete a conversation with its versions; rejects with words for the user. */
 	async #delete(id: string): Promise<void> {
 		await this.#forAll(id, (contextId) => this.owner.deleteConversation(contextId)).catch((error) => {
+			if (this.#authorize(error, () => this.#delete(id))) return;
 			throw error instanceof AgentError && error.code === METHOD_NOT_FOUND ? new Error(this.owner.strings.cannotDelete) : error;
 		});
 	}
@@ -306,8 +320,9 @@ export class Conversations {
 		await this.#forAll(id, (contextId) => this.owner.renameConversation(contextId, title)).catch((error) => {
 			// Without the method, the title is known on this page only.
 			if (error instanceof AgentError && error.code === METHOD_NOT_FOUND) return;
-			if (before && client === this.owner.client) this.add(before);
-			throw error;
+			if (client !== this.owner.client) return;
+			if (before) this.add(before);
+			if (!this.#authorize(error, () => this.#rename(id, title))) throw error;
 		});
 	}
 }

@@ -1,5 +1,5 @@
 /** The log of the conversation, which follows its end until the user scrolls up. */
-import { el, icon } from "./dom.ts";
+import { alarm, el, icon } from "./dom.ts";
 import type { Strings } from "./strings.ts";
 
 const DOWN = "M12 5v14M6 13l6 6 6-6";
@@ -11,6 +11,8 @@ export class Log {
 	readonly node: HTMLElement;
 	/** The button that leads to the end. */
 	readonly latest: HTMLElement;
+	/** Why the last action failed. */
+	readonly #problem = el("div");
 	/** Responses also grow after they were drawn: when a module for code or math is loaded. The log shrinks when the message box grows. */
 	readonly #sizes = new ResizeObserver(() => this.follow());
 	/** The log follows the latest message. */
@@ -29,6 +31,18 @@ export class Log {
 		this.#sizes.observe(this.node);
 		this.#sticks = true;
 		this.node.replaceChildren(content);
+	}
+
+	/** Show why an action failed, until the next action. */
+	fail(reason: string): void {
+		this.#problem.replaceChildren(alarm(reason));
+		this.node.append(this.#problem);
+		this.scroll();
+	}
+
+	/** An action begins: the failure of an earlier one is history. */
+	act(): void {
+		this.#problem.remove();
 	}
 
 	/** Append the node of a task. */

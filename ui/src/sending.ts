@@ -2,7 +2,6 @@
 import { isText } from "./blocks.ts";
 import { type AgentClient, AgentError, type ApprovalDecision, type Branch, extensionOf, type Message, type Metadata, type Part, randomId, type Task } from "./client.ts";
 import type { Composer } from "./composer.ts";
-import { alarm } from "./dom.ts";
 import { emit } from "./events.ts";
 import type { Log } from "./log.ts";
 import { fill, type Strings } from "./strings.ts";
@@ -51,7 +50,8 @@ export class Sender implements Actions {
 		const { target } = this.composer;
 		if (target && !(target instanceof TaskView)) {
 			const isFirst = this.transcript.views[0]?.firstId === target.messageId;
-			return this.#branch(target, parts, !isFirst, () => this.composer.discard()); // it belongs to the conversation that is left
+			const again = () => this.composer.target === target && this.composer.submit();
+			return this.#branch(target, parts, !isFirst, again, () => this.composer.discard()); // it belongs to the conversation that is left
 		}
 		const last = this.transcript.views.at(-1);
 		return this.ask(parts, target ?? (last?.waits ? last : undefined));
@@ -61,6 +61,7 @@ export class Sender implements Actions {
 		const { owner } = this;
 		const request = this.#fits(parts) && this.reactions.requestOptions();
 		if (!request) return false;
+		this.log.act();
 		const message: Message = { messageId: randomId(), role: "ROLE_USER", parts };
 		if (owner.contextId) message.contextId = owner.contextId;
 		if (view) message.taskId = view.id;
@@ -99,11 +100,13 @@ export class Sender implements Actions {
 	}
 
 	/** Without branches, the message is sent again. */
-	async regenerate({ contextId, lastId, lastParts }: TaskView): Promise<void> {
+	async regenerate(view: TaskView): Promise<void> {
+		const { contextId, lastId, lastParts } = view;
 		if (this.transcript.working || this.#regenerates) return;
 		if (!extensionOf(this.owner.client.card) || !contextId) return void this.ask(lastParts);
 		this.#regenerates = true;
-		await this.#branch({ contextId, messageId: lastId }, lastParts, true, (branch) => this.composer.carry(branch)).finally(() => (this.#regenerates = false));
+		const again = () => this.regenerate(view);
+		await this.#branch({ contextId, messageId: lastId }, lastParts, true, again, (branch) => this.composer.carry(branch)).finally(() => (this.#regenerates = false));
 	}
 
 	async decide(view: TaskView, decision: ApprovalDecision): Promise<void> {
@@ -120,13 +123,14 @@ export class Sender implements Actions {
 	}
 
 	/**
-	 * Send a message as the first one of a branch; `begun` is called before it is opened. False if it was not sent, or if the user
-	 * has left the conversation.
+	 * Send a message as the first one of a branch; `again` repeats it with another token, and `begun` is called before the branch is
+	 * opened. False if it was not sent, or if the user has left the conversation.
 	 */
-	async #branch(branch: Branch, parts: Part[], keepsTitle: boolean, begun: (contextId: string) => void): Promise<boolean> {
+	async #branch(branch: Branch, parts: Part[], keepsTitle: boolean, again: () => unknown, begun: (contextId: string) => void): Promise<boolean> {
 		const { owner } = this;
 		const request = this.#fits(parts) && this.reactions.requestOptions();
 		if (!request) return false;
+		this.log.act();
 		const { client } = owner;
 		try {
 			const task = await client.createTask(parts, { branch, request });
@@ -139,10 +143,17 @@ export class Sender implements Actions {
 			return stays;
 		} catch (error) {
 			emit(owner, "chaterror", { id: "", contextId: branch.contextId, error: error as Error });
-			this.log.node.append(alarm((error as Error).message));
-			this.log.scroll();
+			if (client !== owner.client || owner.contextId !== branch.contextId) return false;
+			if (error instanceof AgentError && error.status === 401) this.reactions.askToken(again);
+			else this.log.fail(await this.#reason(error as Error, branch.contextId));
 			return false;
 		}
+	}
+
+	/** Why a branch did not begin, in words. */
+	async #reason({ message }: Error, contextId: string): Promise<string> {
+		const { client, strings } = this.owner;
+		return (await client.hasConversation(contextId).catch(() => true)) ? message : strings.unknownConversation;
 	}
 
 	/** Whether a message is within the limit of the agent, if it is known; otherwise the message box shows the limit. */

@@ -10,11 +10,11 @@ export class TokenPrompt {
 	/** Whether the user has entered a token since the last prompt. */
 	#entered = false;
 
-	/** `use` is called with what the user enters. */
+	/** `use` is called with what the user enters, and the request to repeat. */
 	constructor(
 		private readonly strings: Strings,
 		private readonly log: HTMLElement,
-		use: (token: string) => void,
+		use: (token: string, again?: () => unknown) => void,
 	) {
 		const onsubmit = (event: Event) => {
 			event.preventDefault();
@@ -22,8 +22,7 @@ export class TokenPrompt {
 			this.#entered = true;
 			const token = this.#field.value.trim();
 			this.#field.value = "";
-			use(token);
-			this.#again?.();
+			use(token, this.#again);
 		};
 		const buttons = el("div", {}, el("button.main", { type: "submit" }, strings.continue));
 		this.#form = el("form.ask", { onsubmit }, this.#refusal, el("label", {}, `${strings.token} `, this.#field), buttons);
