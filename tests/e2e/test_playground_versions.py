@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from e2e.browser import browsing, note_faults
-from e2e.playground_echo import Echo, chat, say, until_articles
+from e2e.playground_echo import Echo, chat, focused, say, until_articles
 from support.approval_server import serving_approvals
 from support.fixture_contexts import in_own_task
 from support.live_server import serving
@@ -186,3 +186,81 @@ async def test_copied_turns_show_reasoning_and_files(browser: "Browser") -> None
         async with page.expect_download() as download:
             await page.get_by_role("link", name="numbers.csv").first.click()
         assert (await (await download.value).path()).read_bytes() == b"1,2"
+
+
+ROW = """() => {
+    const root = document.querySelector("tailrace-chat").shadowRoot;
+    const rows = [...root.querySelectorAll(".versions")].filter((row) => row.firstChild);
+    const log = root.querySelector(".log").getBoundingClientRect();
+    return rows.map((row) => Math.round(row.getBoundingClientRect().top - log.top));
+}"""
+"""Script that returns how far the visible versions are below the top of the log, in pixels."""
+
+AT_REST = """async () => {
+    const log = document.querySelector("tailrace-chat").shadowRoot.querySelector(".log");
+    for (let same = 0, before; same < 20; same += 1) {
+        const now = `${log.scrollTop} ${log.scrollHeight}`;
+        if (now !== before) same = 0;
+        before = now;
+        await new Promise(requestAnimationFrame);
+    }
+}"""
+"""Script that waits until the log does not scroll or change its height."""
+
+
+async def test_switching_versions_keeps_the_place_and_the_focus(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await say(page, "long 0")
+        await until_articles(page, 1)
+        await page.evaluate(
+            """async () => {
+                const { client, contextId } = document.querySelector("tailrace-chat");
+                for (let number = 1; number < 24; number += 1)
+                    for await (const _ of client.send([{ text: `long ${number}` }], { contextId }));
+            }"""
+        )
+        await page.reload()
+        await until_articles(page, 24)
+        status = page.get_by_role("status")
+        # Regenerated in the middle: 24 turns in the first version, 12 in the others, whose last answer is short in the third.
+        await page.get_by_role("button", name="Regenerate").nth(11).click()
+        await until_version(page, "2/2", 12)
+        assert await status.inner_text() == "The task is completed"
+        await page.locator(".said").last.hover()
+        await page.get_by_role("button", name="Edit").last.click()
+        await say(page, "short")
+        await until_version(page, "3/3", 12)
+        await page.evaluate(AT_REST)
+        for key, number, count, name in (
+            ("Previous version", 2, 12, "Previous version"),
+            ("Previous version", 1, 24, "Next version"),
+            ("Next version", 2, 12, "Next version"),
+            ("Next version", 3, 12, "Previous version"),
+        ):
+            button = page.get_by_role("button", name=key)
+            await button.focus()
+            await page.evaluate(AT_REST)
+            [before] = await page.evaluate(ROW)
+            await page.keyboard.press("Enter")
+            await page.locator(".versions", has_text=f"{number}/3").wait_for()
+            await until_articles(page, count)
+            await page.evaluate(AT_REST)
+            [after] = await page.evaluate(ROW)
+            assert abs(after - before) <= 2
+            assert await focused(page) == name
+            assert await status.inner_text() == f"Version {number} of 3"
+
+
+async def test_a_new_version_of_another_tab_keeps_the_focus(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await say(page, "one")
+        await until_articles(page, 1)
+        await page.get_by_role("button", name="Regenerate").click()
+        await until_version(page, "2/2", 1)
+        other = await page.context.new_page()
+        await other.goto(page.url)
+        await until_version(other, "2/2", 1)
+        await page.get_by_role("button", name="Previous version").focus()
+        await other.get_by_role("button", name="Regenerate").click()
+        await page.get_by_text("2/3").wait_for()
+        assert await focused(page) == "Previous version"

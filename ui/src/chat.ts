@@ -109,6 +109,7 @@ export class TailraceChat extends HTMLElement implements Host {
 			requestOptions: () => this.#requestOptions(),
 			branched: (task, titled) => {
 				this.#announce(task);
+				this.#transcript.expect(task.id);
 				if (titled) this.#conversations.keepTitle(titled, task.contextId);
 			},
 			askToken: (again) => this.#askToken(again),
@@ -116,7 +117,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#help = shortcutsDialog(strings);
 		this.#inspector = new Inspector(strings);
 		this.#conversations = new Conversations(this, () => this.#begin(), (again) => this.#askToken(again), button("small", strings.shortcuts, () => this.#help.showModal()));
-		this.#versions = new Versions(this, this.#log.node);
+		this.#versions = new Versions(this, this.#log);
 		const { list, inspector } = (this.#panels = new Panels(strings, this.#conversations.node, this.#inspector.node, {
 			list: () => this.contextId !== undefined && this.#conversations.load(),
 			inspector: () => this.#frames.draw(),

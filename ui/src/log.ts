@@ -19,6 +19,8 @@ export class Log {
 	#sticks = true;
 	/** Where the log was scrolled to at the last event, in pixels. */
 	#top = 0;
+	/** Pixels of free space at the end, by which a message stays in its place although less follows it than before. */
+	#room = 0;
 
 	constructor(strings: Strings) {
 		this.node = el("div.log", { role: "log", "aria-live": "polite", "aria-label": strings.conversation, tabindex: 0, part: "log", onscroll: () => this.#scrolled() });
@@ -30,6 +32,7 @@ export class Log {
 		this.#sizes.disconnect();
 		this.#sizes.observe(this.node);
 		this.#sticks = true;
+		this.#leave(0);
 		this.node.replaceChildren(content);
 	}
 
@@ -55,6 +58,7 @@ export class Log {
 	/** Scroll to the end, and follow it. */
 	scroll(): void {
 		this.#sticks = true;
+		this.#leave(0);
 		this.node.scrollTop = this.node.scrollHeight;
 	}
 
@@ -65,9 +69,35 @@ export class Log {
 		this.node.scrollTop += node.getBoundingClientRect().bottom - top - height / 2;
 	}
 
+	/** Pixels from the top of the log to that of a node in it. */
+	place(node: Element): number {
+		return node.getBoundingClientRect().top - this.node.getBoundingClientRect().top;
+	}
+
+	/** Scroll until a node is at this place. The log then follows its end only if that is visible, and not made of free space. */
+	keep(node: Element, place: number): void {
+		const { clientHeight } = this.node;
+		const top = this.node.scrollTop + this.place(node) - place;
+		this.#leave(Math.max(0, top + clientHeight - this.#height));
+		this.node.scrollTop = top;
+		this.#sticks = this.#height - this.node.scrollTop - clientHeight < NEAR;
+	}
+
+	/** The height of the content. */
+	get #height(): number {
+		return this.node.scrollHeight - this.#room;
+	}
+
+	/** Leave room at the end. */
+	#leave(room: number): void {
+		this.#room = Math.ceil(room);
+		this.node.style.paddingBottom = room ? `calc(1rem + ${this.#room}px)` : "";
+	}
+
 	/** Scroll to the end, unless the user has left it. */
 	follow(): void {
-		if (this.#sticks) this.scroll();
+		if (this.#room) this.#leave(Math.max(0, this.node.scrollTop + this.node.clientHeight - this.#height)); // as much as is still seen
+		if (this.#sticks && !this.#room) this.scroll();
 	}
 
 	/** Show avatars of the agent and the user: texts, or addresses of images. */
@@ -87,6 +117,7 @@ export class Log {
 		if (scrollHeight - scrollTop - clientHeight < NEAR) this.#sticks = true;
 		else if (scrollTop < this.#top) this.#sticks = false;
 		this.#top = scrollTop;
+		if (this.#room) this.follow();
 		this.latest.hidden = this.#sticks;
 	}
 }

@@ -37,6 +37,7 @@ export const STRINGS = {
 	edit: "Edit",
 	editTitle: "Edit, and ask again",
 	versions: "Versions of this message",
+	version: "Version {number} of {count}",
 	previousVersion: "Previous version",
 	nextVersion: "Next version",
 	regenerate: "Regenerate",

@@ -38,6 +38,8 @@ const beginsTurn = (message: Message): boolean =>
 
 export class Transcript {
 	views: TaskView[] = [];
+	/** Id of a task that this page has begun, and that is not on it yet. */
+	#expected = "";
 
 	constructor(
 		private readonly owner: Owner,
@@ -59,6 +61,11 @@ export class Transcript {
 		this.log.append(view.node);
 		this.views.push(view);
 		return view;
+	}
+
+	/** A task of this page has begun: its state is announced when its conversation is opened. */
+	expect(id: string): void {
+		this.#expected = id;
 	}
 
 	/** Show and follow a task that another tab has begun. */
@@ -136,6 +143,9 @@ export class Transcript {
 		for (const each of this.views) if (!each.id) each.end();
 		this.owner.showVersions();
 		this.log.scroll();
+		const begun = this.find(this.#expected);
+		if (begun?.over || begun?.waits) this.reactions.moved(begun);
+		if (begun) this.#expected = "";
 		for (const each of this.views) if (each.id && !each.over) this.follow(each);
 	}
 

@@ -1,17 +1,22 @@
 /** The versions of messages: an edited message begins a branch, a conversation of its own. */
 import type { AgentClient, Branch, Conversation } from "./client.ts";
 import { el, icon } from "./dom.ts";
-import type { Strings } from "./strings.ts";
+import type { Log } from "./log.ts";
+import { fill, type Strings } from "./strings.ts";
 
 const BEFORE = "M15 5l-7 7 7 7";
 const AFTER = "M9 5l7 7-7 7";
+
+/** Frames within which the layout of a conversation settles. */
+const MAX_FRAMES = 10;
 
 /** The element, as the versions see it. */
 interface Owner {
 	readonly client: AgentClient;
 	readonly strings: Strings;
 	readonly contextId: string | undefined;
-	open(contextId: string): unknown;
+	open(contextId: string): Promise<unknown>;
+	announce(text: string): void;
 }
 
 interface Version extends Branch {
@@ -26,7 +31,7 @@ export class Versions {
 
 	constructor(
 		private readonly owner: Owner,
-		private readonly log: HTMLElement,
+		private readonly log: Log,
 	) {}
 
 	/** Load the branches of the open conversation; returns these conversations. An agent without branches has none. */
@@ -77,14 +82,50 @@ export class Versions {
 	/** Show which version of a message the log has, and buttons to switch. */
 	draw(): void {
 		const { strings } = this.owner;
-		for (const node of this.log.querySelectorAll<HTMLElement>("[data-message]")) {
+		for (const node of this.log.node.querySelectorAll<HTMLElement>("[data-message]")) {
 			const id = node.dataset.message!;
 			const versions = this.#of(id);
 			const at = versions.findIndex(({ messageId }) => messageId === id);
-			const go = (label: string, drawing: string, to?: Branch) => icon(label, drawing, () => this.owner.open(to!.contextId), { disabled: !to });
+			const row = node.querySelector<HTMLElement>(".versions")!;
+			const shown = at >= 0 && versions.length > 1 ? `${at + 1}/${versions.length} ${versions.map(({ contextId }) => contextId)}` : "";
+			if (shown === (row.dataset.shown ?? "")) continue; // a button may have the focus
+			row.dataset.shown = shown;
+			const go = (label: string, drawing: string, to?: Branch) => icon(label, drawing, ({ currentTarget }) => this.#switch(currentTarget as Element, to!), { disabled: !to });
 			const position = el("span", {}, `${at + 1}/${versions.length}`);
-			const shown = [go(strings.previousVersion, BEFORE, versions[at - 1]), position, go(strings.nextVersion, AFTER, versions[at + 1])];
-			node.querySelector(".versions")!.replaceChildren(...(at >= 0 && versions.length > 1 ? shown : []));
+			const focused = this.#focused(row);
+			row.replaceChildren(...(shown ? [go(strings.previousVersion, BEFORE, versions[at - 1]), position, go(strings.nextVersion, AFTER, versions[at + 1])] : []));
+			this.#focus(row, focused);
 		}
+	}
+
+	/** Open the conversation with another version. The message and the focus stay where they are. */
+	async #switch(button: Element, { contextId, messageId }: Branch): Promise<void> {
+		const { log, owner } = this;
+		const row = button.parentElement!;
+		const label = button.ariaLabel!;
+		const place = log.place(row);
+		await owner.open(contextId);
+		const found = [...log.node.querySelectorAll<HTMLElement>("[data-message]")].find((node) => node.dataset.message === messageId)?.querySelector<HTMLElement>(".versions");
+		if (!found?.firstChild || owner.contextId !== contextId) return;
+		log.keep(found, place);
+		this.#focus(found, label);
+		const [number, count] = found.textContent!.split("/");
+		owner.announce(fill(owner.strings.version, { number, count }));
+		// Turns above are laid out when they come close to the window, and are then higher or lower than estimated.
+		for (let frames = 0; frames < MAX_FRAMES && found.isConnected; frames += 1) {
+			await new Promise(requestAnimationFrame);
+			if (Math.abs(log.place(found) - place) > 1) log.keep(found, place);
+		}
+	}
+
+	/** The name of the button with the focus. */
+	#focused(row: HTMLElement): string {
+		return row.querySelector(":focus")?.ariaLabel ?? "";
+	}
+
+	/** Focus the button of this name, or the other one, if the message has no further version. */
+	#focus(row: HTMLElement, label: string): void {
+		const buttons = [...row.querySelectorAll<HTMLElement>("button:enabled")];
+		if (label) (buttons.find((each) => each.ariaLabel === label) ?? buttons[0])?.focus({ preventScroll: true });
 	}
 }
