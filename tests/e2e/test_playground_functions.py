@@ -128,6 +128,32 @@ async def test_a_regenerated_response_is_a_version_in_the_same_entry_of_the_list
         await until_texts(titles(page), "another")
 
 
+async def test_a_version_whose_response_is_lost_is_requested_once(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo, expected="ERR_FAILED") as page:
+        await say(page, "one")
+        await until_articles(page, 1)
+        keys: list[str] = []
+
+        async def lose(route: "Route") -> None:
+            if method_of(route.request) != "SendMessage":
+                await route.fallback()
+                return
+            keys.append(route.request.headers["idempotency-key"])
+            if len(keys) == 1:
+                await route.fetch()  # the request arrives, and its response is lost
+                await route.abort()
+            else:
+                await route.fallback()
+
+        await page.route(lambda _: True, lose)
+        await page.get_by_role("button", name="Regenerate").click()
+        await page.get_by_text("2/2").wait_for()
+        assert await page.get_by_role("alert").count() == 0
+        assert keys[0] == keys[1]
+        assert echo.prompts == ["one", "one"]
+
+
 async def test_a_version_replaces_no_other_conversation(browser: "Browser") -> None:
     """The user has left the conversation before the branch has begun."""
     async with chat(browser, Echo()) as page:

@@ -215,6 +215,9 @@ export const METHOD_NOT_FOUND = -32601;
 /** Attempts without an event between them, after which a stream fails. */
 const ATTEMPTS = 10;
 
+/** Attempts to send a message whose events are not streamed. */
+const SENDS = 3;
+
 const ENDED = /COMPLETED|FAILED|CANCELED|REJECTED/;
 const WAITING = /_REQUIRED$/;
 
@@ -282,7 +285,10 @@ export class AgentClient {
 		return new TaskStream(this, { params, signal, idempotencyKey, taskId: message.taskId });
 	}
 
-	/** Send a message, and return its task as soon as it exists. */
+	/**
+	 * Send a message, and return its task as soon as it exists. If the response is lost, or the agent cannot be reached, the message
+	 * is sent up to three times, with the same idempotency key.
+	 */
 	async createTask(parts: Part[], options: SendOptions = {}): Promise<Task> {
 		const { request, signal, idempotencyKey = randomId() } = options;
 		const params = {
@@ -290,9 +296,17 @@ export class AgentClient {
 			configuration: { returnImmediately: true },
 			...(request && { metadata: { [EXTENSION]: request } }),
 		};
-		const { task } = await this.call<{ task?: Task }>("SendMessage", params, { signal, headers: { "Idempotency-Key": idempotencyKey } });
-		if (!task) throw new AgentError("The agent replied without a task: use send().");
-		return task;
+		const init = { signal, headers: { "Idempotency-Key": idempotencyKey } };
+		for (let attempt = 1; ; attempt += 1) {
+			try {
+				const { task } = await this.call<{ task?: Task }>("SendMessage", params, init);
+				if (!task) throw new AgentError("The agent replied without a task: use send().");
+				return task;
+			} catch (error) {
+				if (!(error instanceof AgentError && error.retryable) || attempt === SENDS) throw error;
+				await new Promise((resume) => setTimeout(resume, 1000 * attempt));
+			}
+		}
 	}
 
 	/** Decide about calls of a task; rejects if a call is not waiting, its time has ended, or the caller may not decide. */
