@@ -104,6 +104,19 @@ async def test_the_open_conversation_is_in_the_list_after_a_reload(browser: "Bro
         await until_texts(titles(page), "the Rhine", "the Danube")
 
 
+async def test_regenerate_sends_the_message_again_as_its_title_states(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo) as page:
+        await without_extension(page)
+        await say(page, "hello")
+        await until_articles(page, 1)
+        button = page.get_by_role("button", name="Regenerate").first
+        assert await button.get_attribute("title") == "Send the message again"
+        await button.click()
+        await until_articles(page, 2)
+        assert echo.prompts == ["hello", "hello"]
+
+
 async def test_an_agent_that_cannot_delete_is_named_in_words(browser: "Browser") -> None:
     async with chat(browser, Echo()) as page:
         await without_extension(page)

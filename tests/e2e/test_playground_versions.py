@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 import pytest_asyncio
 
@@ -264,3 +265,38 @@ async def test_a_new_version_of_another_tab_keeps_the_focus(browser: "Browser") 
         await other.get_by_role("button", name="Regenerate").click()
         await page.get_by_text("2/3").wait_for()
         assert await focused(page) == "Previous version"
+
+
+class Held(Echo):
+    """Holds its responses to "hold" until ``release`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.release = anyio.Event()
+
+    async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
+        if turn.message.parts[0].text == "hold":
+            await self.release.wait()
+        async for update in super().__call__(turn):
+            yield update
+
+
+async def test_a_response_cannot_be_regenerated_while_another_one_runs(browser: "Browser") -> None:
+    echo = Held()
+    async with chat(browser, echo) as page:
+        await say(page, "one")
+        await until_articles(page, 1)
+        regenerate = page.get_by_role("button", name="Regenerate").first
+        assert await regenerate.is_enabled()
+        assert await regenerate.get_attribute("title") == "Another version of the response"
+        await say(page, "hold")
+        await page.get_by_role("button", name="Stop").wait_for()
+        assert await regenerate.is_disabled()
+        reason = "Wait until the present response is complete, or stop it"
+        assert await regenerate.get_attribute("title") == reason
+        echo.release.set()
+        await until_articles(page, 2)
+        assert await regenerate.is_enabled()
+        assert await regenerate.get_attribute("title") == "Another version of the response"
+        await regenerate.click()
+        await until_version(page, "2/2", 1)

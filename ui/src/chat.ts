@@ -459,6 +459,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	#drawButtons(): void {
 		const busy = Boolean(this.working);
 		this.#composer.busy = busy;
+		for (const view of this.#transcript.views) view.drawRegenerate();
 		this.#log.node.setAttribute("aria-busy", `${busy}`);
 	}
 

@@ -42,6 +42,8 @@ export const STRINGS = {
 	nextVersion: "Next version",
 	regenerate: "Regenerate",
 	regenerateTitle: "Another version of the response",
+	regenerateAgain: "Send the message again",
+	regenerateLater: "Wait until the present response is complete, or stop it",
 	copy: "Copy",
 	copied: "Copied",
 	notCopied: "Not copied",

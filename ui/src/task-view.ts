@@ -79,6 +79,7 @@ export class TaskView {
 	readonly #decided = new Set<string>();
 	readonly #badge = el("span.badge");
 	readonly #actions: HTMLElement;
+	readonly #again: HTMLElement;
 	readonly #reply: HTMLElement;
 	readonly #waiting = el("p.waiting", { "aria-hidden": "true" }, el("i"), el("i"), el("i"));
 	#userMessages = 0;
@@ -90,8 +91,8 @@ export class TaskView {
 
 	constructor(readonly chat: Host) {
 		const { strings } = chat;
-		const again = icon(strings.regenerate, REGENERATE, () => chat.actions.regenerate(this), { title: strings.regenerateTitle });
-		this.#actions = el("span.actions", {}, copyButton(strings, () => this.answer), again);
+		this.#again = icon(strings.regenerate, REGENERATE, () => chat.actions.regenerate(this));
+		this.#actions = el("span.actions", {}, copyButton(strings, () => this.answer), this.#again);
 		this.#reply = button("small.reply", strings.reply, () => chat.actions.reply(this), { title: strings.replyTitle });
 		this.node = el("article", { part: "turn" }, this.form, this.problem, this.#waiting, el("footer", {}, this.#badge, this.#reply, this.#actions));
 	}
@@ -342,7 +343,15 @@ export class TaskView {
 		this.#reply.hidden = !this.waits;
 		this.#waiting.hidden = !runs || this.#blocks.size > 0;
 		// A failed response without text has its own button to try again, and nothing to copy.
+		this.drawRegenerate();
 		this.#actions.hidden = !this.over || (this.state === "failed" && !this.answer) || !this.#lastParts.some((part) => isText(part) || part.raw);
+	}
+
+	/** Show whether the response can be regenerated: not while another one runs. */
+	drawRegenerate(): void {
+		const { client, strings, working } = this.chat;
+		this.#again.ariaDisabled = `${Boolean(working)}`;
+		this.#again.title = working ? strings.regenerateLater : extensionOf(client.card) ? strings.regenerateTitle : strings.regenerateAgain;
 	}
 
 	/** Figures for the inspector. */
