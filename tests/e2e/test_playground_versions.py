@@ -1,5 +1,6 @@
 """Versions of the chat: turns that a branch has copied, and the place on the page when versions are switched."""
 
+import base64
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from e2e.browser import browsing, note_faults
-from e2e.playground_echo import Echo, chat, focused, say, until_articles
+from e2e.playground_echo import Echo, chat, focused, method_of, say, until_articles
 from support.approval_server import serving_approvals
 from support.fixture_contexts import in_own_task
 from support.live_server import serving
@@ -300,3 +301,27 @@ async def test_a_response_cannot_be_regenerated_while_another_one_runs(browser: 
         assert await regenerate.get_attribute("title") == "Another version of the response"
         await regenerate.click()
         await until_version(page, "2/2", 1)
+
+
+async def test_a_message_of_another_tab_loads_no_copied_files(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        files = [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"content"}]
+        await page.locator("input[type=file]").set_input_files(files)  # pyright: ignore[reportArgumentType]
+        await say(page, "look")
+        await until_articles(page, 1)
+        await say(page, "two")
+        await until_articles(page, 2)
+        await page.get_by_role("button", name="Regenerate").last.click()
+        await until_version(page, "2/2", 2)
+        other = await page.context.new_page()
+        await other.goto(page.url)
+        await until_version(other, "2/2", 2)
+        async with page.expect_response(lambda each: method_of(each.request) == "GetConversation") as loaded:
+            await say(other, "three")
+        text = await (await loaded.value).text()
+        assert "a.txt" in text
+        assert base64.b64encode(b"content").decode() not in text
+        await until_articles(page, 3)
+        async with page.expect_download() as download:
+            await page.get_by_role("link", name="a.txt").click()
+        assert (await (await download.value).path()).read_bytes() == b"content"

@@ -339,9 +339,9 @@ export class AgentClient {
 
 	/**
 	 * The messages of a conversation, or its newest `historyLength` ones, oldest first; a method of the extension. With
-	 * `omitTaskFiles`, files that `listTasks` returns have no content.
+	 * `omitTaskFiles`, files that `listTasks` returns have no content; with `omitFiles`, no file has.
 	 */
-	async conversation(contextId: string, options: { historyLength?: number; omitTaskFiles?: boolean } = {}): Promise<Message[]> {
+	async conversation(contextId: string, options: { historyLength?: number; omitTaskFiles?: boolean; omitFiles?: boolean } = {}): Promise<Message[]> {
 		return (await this.call<{ messages?: Message[] }>("GetConversation", { contextId, ...options })).messages ?? [];
 	}
 

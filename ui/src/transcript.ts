@@ -79,7 +79,7 @@ export class Transcript {
 	/** Put the newest tasks into the order of the conversation: two tabs may send messages at the same time. */
 	async #order(): Promise<void> {
 		const { client, contextId = "" } = this.owner;
-		const messages = await client.conversation(contextId, { historyLength: NEWEST, omitTaskFiles: true }).catch(() => []);
+		const messages = await client.conversation(contextId, { historyLength: NEWEST, omitFiles: true }).catch(() => []);
 		if (this.owner.contextId !== contextId || this.owner.client !== client) return;
 		const positions = new Map<TaskView, number>();
 		for (const view of this.views) {

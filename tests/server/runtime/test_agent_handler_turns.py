@@ -249,12 +249,16 @@ async def test_get_conversation_leaves_out_the_files_of_tasks() -> None:
             task = (await rpc.result("SendMessage", message("", parts=[file], **fields)))["task"]
             other = {"contextId": task["contextId"], "omitTaskFiles": True}
             branched = await rpc.result("GetConversation", other)
+            nothing = await rpc.result("GetConversation", {"contextId": task["contextId"], "omitFiles": True})
             async with rpc.http.get(f"{rpc.url}/conversations/c?omitTaskFiles=true") as response:
                 short = await response.json()
+            async with rpc.http.get(f"{rpc.url}/conversations/c?omitFiles=true") as response:
+                assert await response.json() == short
     without = {**file, "raw": ""}
     assert [each["parts"][0] for each in complete["messages"][::2]] == [file, {"text": "two"}]
     assert [each["parts"][0] for each in short["messages"][::2]] == [without, {"text": "two"}]
     assert [each["parts"][0] for each in branched["messages"][::2]] == [file, without]  # a copy has no task
+    assert [each["parts"][0] for each in nothing["messages"][::2]] == [without, without]
 
 
 # --- derived handlers -------------------------------------------------------------------------------------------

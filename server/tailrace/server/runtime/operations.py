@@ -317,7 +317,9 @@ class Operations:
     async def _get_conversation(self, wanted: GetConversationRequest, caller: Caller) -> Conversation:
         length = MAX_CONVERSATION if wanted.history_length is None else wanted.history_length
         messages = await self.conversation(wanted.context_id, caller, min(length, MAX_CONVERSATION))
-        if wanted.omit_task_files:
+        if wanted.omit_files:
+            messages = list(map(_without_files, messages))
+        elif wanted.omit_task_files:
             messages = [_without_files(message) if message.task_id else message for message in messages]
         return Conversation(context_id=wanted.context_id, messages=tuple(messages))
 

@@ -116,11 +116,13 @@ class GetConversationRequest(A2AModel):
     Attributes:
         history_length: Maximum number of messages to return, the newest ones; None for 1,000.
         omit_task_files: True to leave out the content of files in messages of tasks; ListTasks returns it.
+        omit_files: True to leave out the content of all files, also in messages that a branch has copied.
     """
 
     context_id: RequiredText
     history_length: HistoryLength | None = None
     omit_task_files: StrictBool = False
+    omit_files: StrictBool = False
     tenant: Text = ""
 
 

@@ -105,7 +105,9 @@ METHODS_WITH_BODY = ("POST", "PATCH")
 _NOT_FIELDS = frozenset({"A2A-Version", EXTENSIONS_QUERY, "after", API_KEY_QUERY, TOKEN_QUERY})
 _NUMBERS = frozenset({"historyLength", "pageSize", "history_length", "page_size"})
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
-_FLAGS = frozenset({"includeArtifacts", "include_artifacts", "omitTaskFiles", "omit_task_files"})
+_FLAGS = frozenset(
+    {"includeArtifacts", "include_artifacts", "omitTaskFiles", "omit_task_files", "omitFiles", "omit_files"}
+)
 
 # The value of ``Vary``: the headers with credentials or the protocol version.
 _CREDENTIALS = "Authorization, X-API-Key, Cookie, A2A-Version"
