@@ -13,7 +13,6 @@ from e2e.playground_echo import (
     Echo,
     begin_conversations,
     chat,
-    method_of,
     say,
     titles,
     until_articles,
@@ -126,66 +125,6 @@ async def test_a_regenerated_response_is_a_version_in_the_same_entry_of_the_list
             await tab.locator("div.welcome").wait_for()
         await page.reload()
         await until_texts(titles(page), "another")
-
-
-async def test_a_version_whose_response_is_lost_is_requested_once(browser: "Browser") -> None:
-    echo = Echo()
-    async with chat(browser, echo, expected="ERR_FAILED") as page:
-        await say(page, "one")
-        await until_articles(page, 1)
-        keys: list[str] = []
-
-        async def lose(route: "Route") -> None:
-            if method_of(route.request) != "SendMessage":
-                await route.fallback()
-                return
-            keys.append(route.request.headers["idempotency-key"])
-            if len(keys) == 1:
-                await route.fetch()  # the request arrives, and its response is lost
-                await route.abort()
-            else:
-                await route.fallback()
-
-        await page.route(lambda _: True, lose)
-        await page.get_by_role("button", name="Regenerate").click()
-        await page.get_by_text("2/2").wait_for()
-        assert await page.get_by_role("alert").count() == 0
-        assert keys[0] == keys[1]
-        assert echo.prompts == ["one", "one"]
-
-
-async def test_a_version_replaces_no_other_conversation(browser: "Browser") -> None:
-    """The user has left the conversation before the branch has begun."""
-    async with chat(browser, Echo()) as page:
-        await begin_conversations(page, "another", "one")
-        sent, give, given = anyio.Event(), anyio.Event(), anyio.Event()
-
-        async def hold(route: "Route") -> None:
-            if method_of(route.request) != "SendMessage":
-                await route.fallback()
-                return
-            response = await route.fetch()
-            sent.set()
-            await give.wait()
-            await route.fulfill(response=response)
-            given.set()
-
-        await page.route(lambda _: True, hold)
-        await page.get_by_role("button", name="Regenerate").click()
-        with anyio.fail_after(30):
-            await sent.wait()
-        await titles(page).last.click()
-        await page.locator(".said", has_text="another").wait_for()
-        await page.get_by_label("Message", exact=True).fill("a draft")
-        give.set()
-        with anyio.fail_after(30):
-            await given.wait()
-        await page.evaluate("document.querySelector('tailrace-chat').client.listConversations()")
-        assert await page.locator(".said p").all_inner_texts() == ["another"]
-        assert await page.get_by_label("Message", exact=True).input_value() == "a draft"
-        await titles(page).first.click()
-        await page.get_by_text("2/2").wait_for()
-        await until_texts(titles(page), "one", "another")
 
 
 async def test_a_message_of_files_has_versions(browser: "Browser") -> None:

@@ -1,6 +1,7 @@
 """Versions of the chat: turns that a branch has copied, and the place on the page when versions are switched."""
 
 import base64
+import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,18 @@ import pytest
 import pytest_asyncio
 
 from e2e.browser import browsing, note_faults
-from e2e.playground_echo import Echo, chat, focused, method_of, say, until_articles
+from e2e.playground_echo import (
+    Echo,
+    begin_conversations,
+    call_of,
+    chat,
+    focused,
+    method_of,
+    say,
+    titles,
+    until_articles,
+    until_texts,
+)
 from support.approval_server import serving_approvals
 from support.fixture_contexts import in_own_task
 from support.live_server import serving
@@ -23,7 +35,7 @@ from tailrace.streaming.a2a.stream_extension import with_extension_metadata
 from tailrace.streaming.task.updates import ArtifactUpdate
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, Page, Route
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
@@ -325,3 +337,112 @@ async def test_a_message_of_another_tab_loads_no_copied_files(browser: "Browser"
         async with page.expect_download() as download:
             await page.get_by_role("link", name="a.txt").click()
         assert (await (await download.value).path()).read_bytes() == b"content"
+
+
+async def test_a_version_whose_response_is_lost_is_requested_once(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo, expected="ERR_FAILED") as page:
+        await say(page, "one")
+        await until_articles(page, 1)
+        keys: list[str] = []
+
+        async def lose(route: "Route") -> None:
+            if method_of(route.request) != "SendMessage":
+                await route.fallback()
+                return
+            keys.append(route.request.headers["idempotency-key"])
+            if len(keys) == 1:
+                await route.fetch()  # the request arrives, and its response is lost
+                await route.abort()
+            else:
+                await route.fallback()
+
+        await page.route(lambda _: True, lose)
+        await page.get_by_role("button", name="Regenerate").click()
+        await page.get_by_text("2/2").wait_for()
+        assert await page.get_by_role("alert").count() == 0
+        assert keys[0] == keys[1]
+        assert echo.prompts == ["one", "one"]
+
+
+async def test_a_message_waits_until_a_version_has_begun(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo) as page:
+        await say(page, "one")
+        await until_articles(page, 1)
+        sent, give = anyio.Event(), anyio.Event()
+
+        async def hold(route: "Route") -> None:
+            if method_of(route.request) == "SendMessage":
+                sent.set()
+                await give.wait()
+            await route.fallback()
+
+        await page.route(lambda _: True, hold)
+        await page.get_by_role("button", name="Regenerate").click()
+        with anyio.fail_after(30):
+            await sent.wait()
+        await say(page, "two")
+        give.set()
+        await page.get_by_text("2/2").wait_for()
+        assert await page.get_by_label("Message", exact=True).input_value() == "two"
+        await page.keyboard.press("Enter")
+        await until_articles(page, 2)
+        assert echo.prompts == ["one", "one", "two"]
+
+
+async def test_the_question_before_a_deletion_names_versions_that_are_not_loaded(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "another", "one")
+        await page.get_by_role("button", name="Regenerate").click()
+        await page.get_by_text("2/2").wait_for()
+        await until_articles(page, 1)
+
+        async def list_one(route: "Route") -> None:
+            call = call_of(route.request)
+            if call.get("method") == "ListConversations" and "relatedTo" not in call["params"]:
+                call["params"]["pageSize"] = 1
+                await route.continue_(post_data=json.dumps(call))
+            else:
+                await route.fallback()
+
+        await page.route(lambda _: True, list_one)
+        await page.reload()
+        await page.get_by_role("button", name="Show more").wait_for()
+        await titles(page).first.focus()
+        await page.keyboard.press("Delete")
+        await page.get_by_text("Delete “one” with all versions?").wait_for()
+
+
+async def test_a_version_replaces_no_other_conversation(browser: "Browser") -> None:
+    """The user has left the conversation before the branch has begun."""
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "another", "one")
+        sent, give, given = anyio.Event(), anyio.Event(), anyio.Event()
+
+        async def hold(route: "Route") -> None:
+            if method_of(route.request) != "SendMessage":
+                await route.fallback()
+                return
+            response = await route.fetch()
+            sent.set()
+            await give.wait()
+            await route.fulfill(response=response)
+            given.set()
+
+        await page.route(lambda _: True, hold)
+        await page.get_by_role("button", name="Regenerate").click()
+        with anyio.fail_after(30):
+            await sent.wait()
+        await titles(page).last.click()
+        await page.locator(".said", has_text="another").wait_for()
+        await page.get_by_label("Message", exact=True).fill("a draft")
+        give.set()
+        with anyio.fail_after(30):
+            await given.wait()
+        await page.evaluate("document.querySelector('tailrace-chat').client.listConversations()")
+        assert await page.locator(".said p").all_inner_texts() == ["another"]
+        assert await page.get_by_label("Message", exact=True).input_value() == "a draft"
+        await titles(page).first.click()
+        await page.get_by_text("2/2").wait_for()
+        await until_texts(titles(page), "one", "another")

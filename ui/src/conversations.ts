@@ -232,11 +232,11 @@ export class Conversations {
 		const { strings } = this.owner;
 		const words = searchText(this.#query);
 		const found = this.#entries(words);
-		const sizes = new Map<string, number>();
-		for (const root of [...this.#known.keys()].map((id) => this.#root(id))) sizes.set(root, (sizes.get(root) ?? 0) + 1);
+		// Other versions may not be in the loaded pages.
+		const versioned = new Set([...this.#known.values()].flatMap(({ contextId, branch }) => (branch ? [contextId, branch.from.contextId] : [])));
 		const items = found.map(({ contextId, title }) => {
 			const item = this.#item(contextId);
-			item.draw(title || strings.files, contextId === this.#current, sizes.get(this.#root(contextId))! > 1);
+			item.draw(title || strings.files, contextId === this.#current, versioned.has(contextId));
 			return item.node;
 		});
 		this.#stop(found.map(({ contextId }) => this.#items.get(contextId)!));

@@ -45,7 +45,8 @@ export class Sender implements Actions {
 	/** Send what the message box contains, or a message of the page. False if it was not sent. */
 	async send(text: string, files: Part[]): Promise<boolean> {
 		await this.owner.opened; // the message belongs to this conversation, after its others
-		if (this.transcript.working || !(text || files.length)) return false;
+		// During a request for a version, it is not known yet which conversation the user continues.
+		if (this.transcript.working || this.#regenerates || !(text || files.length)) return false;
 		const parts = [...(text ? [{ text }] : []), ...files];
 		const { target } = this.composer;
 		if (target && !(target instanceof TaskView)) {
