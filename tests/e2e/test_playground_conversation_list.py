@@ -221,6 +221,9 @@ async def test_an_agent_without_a_list_has_the_conversations_of_the_page(browser
         await begin_conversations(page, "İstanbul and a cafe\u0301")
         await search_field(page).fill("istanbul AND A CAFÉ")
         await until_texts(titles(page), "İstanbul and a cafe\u0301")
+        await begin_conversations(page, "שָׁלוֹם مُحَمَّد")
+        await search_field(page).fill("שלום محمد")
+        await until_texts(titles(page), "שָׁלוֹם مُحَمَّد")
         await search_field(page).fill("nothing like this")
         await page.get_by_text("Nothing found").wait_for()
         assert await page.get_by_role("alert").count() == 0

@@ -273,7 +273,7 @@ async def test_a_title_has_the_width_of_the_list(browser: "Browser") -> None:
         await begin_conversations(page, "one", title)
         names = titles(page)
         rename = page.get_by_role("button", name=f"Rename {title}")
-        is_cut = "node => node.scrollWidth > node.clientWidth"
+        is_cut = "node => node.firstChild.scrollWidth > node.firstChild.clientWidth"
         opacity = "node => getComputedStyle(node.parentElement).opacity"
         await page.get_by_label("Message", exact=True).hover()
         assert await rename.evaluate(opacity) == "0"
@@ -378,3 +378,53 @@ async def test_two_tabs_that_send_at_once_show_the_order_of_the_server(browser: 
             await until_articles(tab, 3)
         await page.reload()
         await until_texts(messages[0], "one", "fast", "held")
+
+
+async def test_a_title_begins_at_the_side_of_its_script(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        texts = ("שלום " * 20, "Hello " * 20)
+        await begin_conversations(page, *texts)
+        for page_direction in ("ltr", "rtl"):
+            await page.evaluate("(direction) => { document.dir = direction; }", page_direction)
+            found = (
+                await titles(page)
+                .locator("span")
+                .evaluate_all(
+                    "all => all.map((node) => [getComputedStyle(node).direction, getComputedStyle(node).textOverflow, node.scrollWidth > node.clientWidth])"
+                )
+            )
+            assert found == [["ltr", "ellipsis", True], ["rtl", "ellipsis", True]]
+
+
+async def test_the_buttons_of_the_list_are_large_enough_to_touch(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one")
+        phone = await browser.new_context(
+            viewport={"width": 390, "height": 700}, has_touch=True, is_mobile=True
+        )
+        for each, size in ((page, 32), (await phone.new_page(), 44)):
+            await each.goto(page.url.partition("#")[0])
+            if size == 44:
+                await each.get_by_role("button", name="Conversations", exact=True).click()
+            await until_texts(titles(each), "one")
+            await titles(each).hover()
+            boxes = [
+                await each.get_by_role("button", name=name).bounding_box()
+                for name in ("Rename one", "Delete one")
+            ]
+            for box in boxes:
+                assert box is not None
+                assert min(box["width"], box["height"]) >= size
+            assert boxes[0] is not None
+            assert boxes[1] is not None
+            assert boxes[1]["x"] - boxes[0]["x"] - boxes[0]["width"] > 2
+        await each.get_by_role("button", name="Delete one").click()
+        await each.get_by_text("Delete “one”?").wait_for()
+        await take_picture(each, "deletion-phone")
+        question = each.locator("nav li")
+        gap = await question.evaluate(
+            "(node) => [getComputedStyle(node).columnGap, getComputedStyle(node).paddingLeft]"
+        )
+        assert "0px" not in gap
+        assert "normal" not in gap
+        await phone.close()

@@ -146,10 +146,12 @@ async def test_a_failed_response_is_explained_and_tried_again(browser: "Browser"
         assert "the model is busy" in await card.inner_text()
         await take_picture(page, "failed-card")
         await card.get_by_role("button", name="Try again").click()
-        await until_articles(page, 2)
-        assert await page.locator("article .block.text").last.inner_text() == "You wrote: flaky"
-        await page.reload()
-        await until_articles(page, 2)
+        await page.get_by_text("2/2").wait_for()
+        await until_articles(page, 1)
+        assert await page.locator("article .block.text").inner_text() == "You wrote: flaky"
+        assert await page.locator(".said p").all_inner_texts() == ["flaky"]
+        await page.get_by_role("button", name="Previous version").click()
+        await page.get_by_text("1/2").wait_for()
         assert "the model is busy" in await page.locator(".problem").inner_text()
 
 

@@ -192,3 +192,38 @@ async def test_no_token_goes_to_another_origin_that_a_card_names(browser: "Brows
         await alert.wait_for()
         assert "http://other.example/rpc" in await alert.inner_text()
         assert urls == {base}
+
+
+@pytest.mark.parametrize("has_url", [True, False])
+async def test_a_page_in_place_of_an_agent_is_no_response(browser: "Browser", has_url: bool) -> None:
+    """Some servers send one page for all URLs. The message is sent once, to the URL of the card or nowhere."""
+    urls: list[str] = []
+    async with chat(browser, Echo(), expected="404") as page:
+
+        async def forward(route: "Route") -> None:
+            headers = {**route.request.headers, "content-type": "application/json"}
+            await route.fulfill(response=await route.fetch(url=page.url.partition("#")[0], headers=headers))
+
+        async def send_page(route: "Route") -> None:
+            if call_of(route.request):
+                await route.fulfill(content_type="text/html", body="<h1>Application</h1>")
+            else:
+                await route.fallback()
+
+        await page.route("**/rpc", forward)
+        await without_extension(page, **interface(f"{page.url}rpc" if has_url else page.url))
+        await page.route("**/", send_page)
+        await page.reload()
+        await page.get_by_role("button", name="Say hello").wait_for()
+        page.on(
+            "request",
+            lambda request: urls.append(request.url) if method_of(request).startswith("Send") else None,
+        )
+        await say(page, "hello")
+        if has_url:
+            await page.get_by_text("You wrote: hello").wait_for()
+        else:
+            alert = page.get_by_role("log").get_by_role("alert")
+            await alert.wait_for()
+            assert "is not the URL of an agent" in await alert.inner_text()
+            assert len(urls) == 1

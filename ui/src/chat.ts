@@ -196,7 +196,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		if (name === "agent" || (name === "token" && (this.#token ?? null) === null)) this.#changeCaller(name === "token" && Boolean(this.client.token));
 		else if (!this.#tabs.joined) return;
 		else if (name !== "context") this.#decorate();
-		else if ((value ?? "") !== this.contextId) this.open(value ?? "");
+		else if ((value ?? "") !== this.contextId) this.opened = value ? this.#openGiven(value) : this.open("");
 	}
 
 	/** Apply the attributes that change nothing but the page. */
@@ -243,7 +243,8 @@ export class TailraceChat extends HTMLElement implements Host {
 			this.#address.follow((contextId) => contextId !== this.contextId && this.open(contextId));
 			this.#conversations.load();
 			// The page may have opened a conversation before the card was loaded.
-			return this.contextId === undefined ? this.open(this.context ?? this.#address.contextId) : this.#loadVersions();
+			if (this.contextId !== undefined) return this.#loadVersions();
+			return this.context ? this.#openGiven(this.context) : this.open(this.#address.contextId);
 		};
 		this.opened = client.readCard().then(ready, ready);
 	}
@@ -299,7 +300,15 @@ export class TailraceChat extends HTMLElement implements Host {
 		return (this.opened = this.#load(contextId));
 	}
 
-	async #load(contextId: string): Promise<void> {
+	/** Open the conversation of the attribute: of its versions, the one that was used last. */
+	async #openGiven(given: string): Promise<unknown> {
+		const { client, contextId } = this;
+		const page = extensionOf(client.card) && (await client.listConversations({ relatedTo: given, pageSize: 1 }).catch(() => undefined));
+		if (client !== this.client || contextId !== this.contextId || given !== this.context) return;
+		return this.#load(page?.conversations[0]?.contextId ?? given, () => (this.opened = this.#openGiven(given)));
+	}
+
+	async #load(contextId: string, again: () => unknown = () => this.open(contextId)): Promise<void> {
 		const focused = this.#shadow.activeElement;
 		const prompts = this.#prompt.isOpen;
 		this.#transcript.clear();
@@ -318,11 +327,11 @@ export class TailraceChat extends HTMLElement implements Host {
 			if (client !== this.client || contextId !== this.contextId) return;
 			const [first] = this.#transcript.views;
 			if (first) return this.#conversations.opened(contextId, first.firstParts);
+			this.#conversations.remove(contextId); // it was deleted elsewhere
 			const unknown = el("div.welcome", {}, el("p", {}, this.#strings.unknownConversation), button("small", this.#strings.newConversation, () => this.#begin()));
 			this.#log.restart(this.#fills ? unknown : this.#welcome()); // embedders may choose ids of new conversations
 		} catch (error) {
 			if (client !== this.client || contextId !== this.contextId) return;
-			const again = () => this.open(contextId);
 			this.#log.node.replaceChildren(requestProblem(this.#strings, error as Error, again));
 			if (error instanceof AgentError && error.status === 401) this.#askToken(again);
 		}

@@ -379,16 +379,20 @@ export class AgentClient {
 			throw new AgentError(`${endpoint} cannot be reached${this.#hint()}.`, true);
 		});
 		const { ok, status } = response;
-		if (ok && endpoint === this.url) this.#alternative = "";
-		if (ok && response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
-		const answer = await response.json().catch(() => ({}));
-		if (ok && !answer.error) return answer.result;
-		if ((status === 404 || status === 405) && !answer.jsonrpc && endpoint === this.url && this.#alternative) {
+		const streams = ok && response.headers.get("content-type")?.startsWith("text/event-stream");
+		const answer = streams ? undefined : await response.json().catch(() => undefined);
+		const isAgent = streams || (answer && (answer.jsonrpc || "result" in answer || answer.error?.code));
+		if (ok && isAgent && endpoint === this.url) this.#alternative = "";
+		if (streams) return response;
+		if (ok && isAgent && !answer.error) return answer.result;
+		// A page in place of an agent has the status 200 in applications with one page for all URLs, and after redirects.
+		if ((ok || status === 404 || status === 405) && !isAgent && endpoint === this.url && this.#alternative) {
 			this.#endpoint = this.#alternative;
 			return this.request(method, params, { signal, headers });
 		}
 		const foreign = this.#foreign && ` Its card names ${this.#foreign}, which is not used, because it has another origin.`;
-		throw new AgentError(answer.error?.message ?? `The agent responded with status ${status}.${foreign}`, status >= 500, status, answer.error?.code);
+		const fault = ok ? `${endpoint} is not the URL of an agent.` : `The agent responded with status ${status}.`;
+		throw new AgentError(answer?.error?.message ?? `${fault}${foreign}`, status >= 500, status, answer?.error?.code);
 	}
 
 	#hint(): string {
@@ -483,6 +487,7 @@ export class TaskStream implements AsyncIterable<TaskEvent> {
 					if (!failure && !this.#interrupted) throw error;
 					if (failure && (!failure.retryable || attempt >= ATTEMPTS)) throw failure;
 				}
+				if (this.#params && attempt >= ATTEMPTS && !this.#interrupted) throw new AgentError("The agent responded without a task.");
 				if (this.#ended || (this.#waits && !this.number)) return;
 				// The stream of a sent message ends when the task waits; subscribing continues it.
 				if (this.#waits && !attempt) continue;

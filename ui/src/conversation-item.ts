@@ -22,7 +22,7 @@ export class ConversationItem {
 	readonly #open: HTMLButtonElement;
 	readonly #rename: HTMLButtonElement;
 	readonly #remove: HTMLButtonElement;
-	readonly #words = el("span");
+	readonly #words = el("span", { dir: "auto" });
 	readonly #tools: HTMLElement;
 	/** Whether the question before the deletion is visible. */
 	#asks = false;
@@ -101,7 +101,7 @@ export class ConversationItem {
 		field.value = refused ?? this.#title;
 		const save = () => {
 			const title = field.value.trim();
-			if (title !== (refused ?? this.#title)) this.actions.rename(title).catch(({ message }: Error) => this.#askTitle(title, message));
+			if (refused !== undefined || title !== this.#title) this.actions.rename(title).catch(({ message }: Error) => this.#askTitle(title, message));
 		};
 		const end = this.#show(field, Boolean(reason), field, reason && el("span.bad", { role: "alert" }, reason));
 		if (field.matches(":focus")) field.select();
@@ -115,13 +115,20 @@ export class ConversationItem {
 		};
 		field.onblur = () => {
 			this.#close();
-			save();
+			if (field.value.trim() !== refused) save();
 		};
 	}
 
 	#askRemoval(): void {
 		const { strings, actions } = this;
-		const remove = () => actions.remove().catch((error: Error) => this.#fail(error));
+		const remove = () => {
+			const progress = el("span.dim", { role: "status", tabindex: -1 }, strings.deleting);
+			const end = this.#show(progress, false, progress);
+			actions.remove().then(
+				() => (progress.matches(":focus") ? end() : progress.isConnected && this.#close()),
+				(error: Error) => this.#fail(error),
+			);
+		};
 		const yes = button("small", strings.delete, remove, { class: "small bad" });
 		const keep = button("small", strings.keep, () => end());
 		const end = this.#show(yes, false, el("span", {}, fill(this.#hasVersions ? strings.deleteVersionsQuestion : strings.deleteQuestion, { title: this.#title })), yes, keep);

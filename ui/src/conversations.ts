@@ -9,8 +9,8 @@ const BEGIN = "M12 5v14M5 12h14";
 /** Pause after a key in milliseconds before the text is searched. */
 const TYPING = 200;
 
-/** A text for searches without regard to case and accents, as on the server. */
-const searchText = (text: string) => text.normalize("NFKD").toLowerCase().replace(/[\u0300-\u036f]/g, "").replaceAll("ı", "i");
+/** A text for searches without regard to case, accents and vowel signs, as on the server. */
+const searchText = (text: string) => text.normalize("NFKD").toLowerCase().replace(/\p{Mn}/gu, "").replaceAll("ı", "i");
 
 /** The element, as the list sees it. */
 interface Owner {
@@ -281,20 +281,48 @@ export class Conversations {
 		return item;
 	}
 
-	/** Change all conversations of an entry: those that are connected with one by branches, and at last this one. */
-	async #forAll(id: string, change: (contextId: string) => Promise<void>): Promise<void> {
+	/** The conversations of an entry: those that are connected with one by branches. */
+	async #family(id: string): Promise<Conversation[]> {
 		const { client } = this.owner;
-		const others: string[] = [];
+		const found: Conversation[] = [];
 		let pageToken: string | undefined;
 		do {
 			const page = await client.listConversations({ relatedTo: id, pageSize: 100, pageToken }).catch((error) => {
 				if (error instanceof AgentError && error.code === METHOD_NOT_FOUND) return { conversations: [], nextPageToken: undefined };
 				throw error;
 			});
-			others.push(...page.conversations.map(({ contextId }) => contextId).filter((contextId) => contextId !== id));
+			found.push(...page.conversations);
 			pageToken = page.nextPageToken;
 		} while (pageToken);
-		for (const contextId of [...others, id]) if (client === this.owner.client) await change(contextId);
+		return found;
+	}
+
+	/** Delete the conversations of an entry, the most distant ones first: after a failure, the rest is still one entry. */
+	async #deleteFamily(id: string): Promise<void> {
+		const { client } = this.owner;
+		const family = await this.#family(id);
+		const order = new Set([id]);
+		for (const each of order) {
+			for (const { contextId, branch } of family) {
+				if (branch?.from.contextId === each) order.add(contextId);
+				if (branch && contextId === each) order.add(branch.from.contextId); // it may be deleted
+			}
+		}
+		const exists = (each: string) => each === id || family.some(({ contextId }) => contextId === each);
+		for (const each of [...order].filter(exists).reverse()) if (client === this.owner.client) await this.owner.deleteConversation(each);
+	}
+
+	/** Give all conversations of an entry one title; an empty one is the default title of the first conversation. */
+	async #renameFamily(id: string, title: string): Promise<void> {
+		const { client } = this.owner;
+		const family = await this.#family(id);
+		const first = family.find(({ branch }) => !branch) ?? family.at(-1);
+		let shared = title;
+		for (const contextId of new Set([first?.contextId ?? id, ...family.map((each) => each.contextId), id])) {
+			if (client !== this.owner.client) return;
+			await this.owner.renameConversation(contextId, shared);
+			shared ||= this.#known.get(contextId)?.title ?? "";
+		}
 	}
 
 	/** Ask for a token if a request needs one, and repeat it then; false if it needs none. */
@@ -307,7 +335,7 @@ export class Conversations {
 
 	/** Delete a conversation with its versions; rejects with words for the user. */
 	async #delete(id: string): Promise<void> {
-		await this.#forAll(id, (contextId) => this.owner.deleteConversation(contextId)).catch((error) => {
+		await this.#deleteFamily(id).catch((error) => {
 			if (this.#authorize(error, () => this.#delete(id))) return;
 			throw error instanceof AgentError && error.code === METHOD_NOT_FOUND ? new Error(this.owner.strings.cannotDelete) : error;
 		});
@@ -317,7 +345,7 @@ export class Conversations {
 		const { client } = this.owner;
 		const before = this.#known.get(id);
 		if (before && title) this.add({ ...before, title });
-		await this.#forAll(id, (contextId) => this.owner.renameConversation(contextId, title)).catch((error) => {
+		await this.#renameFamily(id, title).catch((error) => {
 			// Without the method, the title is known on this page only.
 			if (error instanceof AgentError && error.code === METHOD_NOT_FOUND) return;
 			if (client !== this.owner.client) return;

@@ -97,6 +97,7 @@ export const STRINGS = {
 	deleteQuestion: "Delete “{title}”?",
 	deleteVersionsQuestion: "Delete “{title}” with all versions?",
 	keep: "Keep",
+	deleting: "Deleting …",
 	cannotDelete: "This agent cannot delete conversations.",
 	shortcuts: "Keyboard shortcuts",
 	shortcutNewLine: "New line",

@@ -121,6 +121,11 @@ export class TaskView {
 		return texts.map((block) => block.text).join("\n\n");
 	}
 
+	/** The texts of the artifacts, with their ids. */
+	get texts(): [string, string][] {
+		return [...this.#blocks].filter(([, { text }]) => text).map(([id, { text }]) => [id, text]);
+	}
+
 	/** Parts of the user's last message. */
 	get lastParts(): Part[] {
 		return this.#lastParts;
@@ -134,10 +139,6 @@ export class TaskView {
 	/** Id of the user's last message. */
 	get lastId(): string {
 		return this.#lastId;
-	}
-
-	#repeat(): void {
-		if (!this.chat.working) this.chat.actions.ask(this.#lastParts);
 	}
 
 	/** The section of a turn. Its number comes from the agent, which may send anything. */
@@ -330,7 +331,7 @@ export class TaskView {
 		this.form.replaceChildren(calls.length ? this.chat.actions.resultForm(this, calls) : "");
 		if (this.facts.response?.model) this.chat.showModel(this.facts.response.model);
 		const failed = this.state === "failed" || this.state === "rejected";
-		if (failed) this.problem.replaceChildren(failureCard(this.chat.strings, this.#reason || (message ? textOf(message.parts) : ""), this.facts, () => this.#repeat()));
+		if (failed) this.problem.replaceChildren(failureCard(this.chat.strings, this.#reason || (message ? textOf(message.parts) : ""), this.facts, () => this.chat.actions.regenerate(this)));
 		this.draw();
 	}
 

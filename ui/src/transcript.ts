@@ -63,7 +63,7 @@ export class Transcript {
 		return view;
 	}
 
-	/** A task of this page has begun: its state is announced when its conversation is opened. */
+	/** A task of this page has begun: it is reported when its conversation is opened. */
 	expect(id: string): void {
 		this.#expected = id;
 	}
@@ -144,9 +144,16 @@ export class Transcript {
 		this.owner.showVersions();
 		this.log.scroll();
 		const begun = this.find(this.#expected);
-		if (begun?.over || begun?.waits) this.reactions.moved(begun);
-		if (begun) this.#expected = "";
+		if (begun) this.#report(begun);
 		for (const each of this.views) if (each.id && !each.over) this.follow(each);
+	}
+
+	/** Report the loaded text and state of a task that this page has begun, as if its events had arrived. */
+	#report(view: TaskView): void {
+		this.#expected = "";
+		const { id, contextId } = view;
+		for (const [artifactId, text] of view.texts) emit(this.owner, "textdelta", { id, contextId, artifactId, text, append: false });
+		this.reactions.moved(view);
 	}
 
 	/** Read a task's events until it is over: those of sending a message, or those after the last one on the page. */

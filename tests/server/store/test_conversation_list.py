@@ -46,6 +46,8 @@ TEXTS = (
     "İstanbul" * 20,
     "x" * 70,
     "🌊 " * 40,
+    "שָׁלוֹם",
+    "مُحَمَّد",
 )
 QUERIES = (
     "100 %",
@@ -59,6 +61,9 @@ QUERIES = (
     "CAFÉ",
     "cafe in \u0131sparta",
     "fine TEA",
+    "שלום",
+    "محمد",
+    "مُحمد",
 )
 STEPS = (
     "add",
@@ -298,7 +303,7 @@ class Steps:
 def letters(title: str) -> str:
     """The text of a title without accents, in lower case."""
     folded = unicodedata.normalize("NFKD", title).casefold().replace("\u0131", "i")
-    return "".join(each for each in folded if not unicodedata.combining(each))
+    return "".join(each for each in folded if unicodedata.category(each) != "Mn")
 
 
 async def all_of(

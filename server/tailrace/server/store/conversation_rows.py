@@ -36,8 +36,8 @@ MAX_DEFAULT_TITLE = 60
 
 _WORD = re.compile(rf"[^\s\0-\x1f\x7f]{{1,{MAX_DEFAULT_TITLE}}}")
 
-# Accents (U+0300 to U+036F) and NUL are removed, and the dotless i of Turkish is searched as i.
-_SIMPLE = str.maketrans({**dict.fromkeys((0, *range(0x300, 0x370))), "\u0131": "i"})
+# NUL is removed, and the dotless i of Turkish is searched as i.
+_SIMPLE = str.maketrans({"\0": None, "\u0131": "i"})
 
 
 def title_of(texts: Iterable[str], limit: int = MAX_DEFAULT_TITLE) -> str:
@@ -58,12 +58,14 @@ def title_of(texts: Iterable[str], limit: int = MAX_DEFAULT_TITLE) -> str:
 
 
 def search_text_of(title: str) -> str:
-    """Return the form of a title for searches: without the differences of case, accents, and compatibility characters.
+    """Return the form of a title for searches: without the differences of case, marks, and compatibility characters.
 
+    Marks are accents, and the vowel signs of Hebrew and Arabic, for example (category Mn of Unicode).
     NUL is removed: SQLite would search only the text before it, and PostgreSQL rejects it.
     """
     decomposed = unicodedata.normalize("NFKD", title).casefold()
-    return unicodedata.normalize("NFC", decomposed.translate(_SIMPLE))
+    unmarked = "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
+    return unicodedata.normalize("NFC", unmarked.translate(_SIMPLE))
 
 
 def add_to_conversations(connection: Connection, writes: Sequence[TaskWrite]) -> None:

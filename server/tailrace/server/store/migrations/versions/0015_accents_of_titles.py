@@ -1,4 +1,4 @@
-"""The texts for searches of titles have no accents."""
+"""The texts for searches of titles have no accents and vowel signs."""
 
 import unicodedata
 from typing import Any
@@ -12,7 +12,6 @@ revision = "0015"
 down_revision = "0014"
 
 _BATCH = 500
-_SIMPLE = str.maketrans({**dict.fromkeys(range(0x300, 0x370)), "\u0131": "i"})
 
 _tasks = sa.table("conversation_tasks", sa.column("position", Position), sa.column("search_text", Name))
 _conversations = sa.table(
@@ -46,4 +45,5 @@ def _change(table: sa.TableClause, *names: str) -> None:
 
 def _simple(text: str) -> str:
     decomposed = unicodedata.normalize("NFKD", text).casefold()
-    return unicodedata.normalize("NFC", decomposed.translate(_SIMPLE))
+    unmarked = "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
+    return unicodedata.normalize("NFC", unmarked.replace("\u0131", "i"))
