@@ -91,6 +91,10 @@ class AgentRoutes:
         """
         core, settings, operations = self._core, self._settings, self.operations
         authentication = self._authentication
+        # First, because routes are matched in their order.
+        versions = Version10(), Version03(), Version01()
+        jsonrpc = JsonRpcBinding(operations, settings, authentication, versions)
+        router.add_api_route("/", jsonrpc.handle, methods=["POST"], include_in_schema=False)
         CardEndpoint(
             settings,
             core.schemes,
@@ -100,9 +104,6 @@ class AgentRoutes:
             has_extended=operations.has_extended_card,
             signers=core.signers,
         ).add_to(router)
-        versions = Version10(), Version03(), Version01()
-        jsonrpc = JsonRpcBinding(operations, settings, authentication, versions)
-        router.add_api_route("/", jsonrpc.handle, methods=["POST"], include_in_schema=False)
         if "openai" in settings.endpoints:
             facade = OpenAIFacade(
                 operations, settings, authentication, models, core.gate, user_is_key=user_is_key

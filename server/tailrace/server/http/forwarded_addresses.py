@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-_HEADERS = frozenset({"forwarded", "x-forwarded-for", "x-real-ip"})
+PROXY_HEADERS = frozenset({"forwarded", "x-forwarded-for", "x-real-ip"})
+"""The names of the headers, in lower case."""
+
 _MAX_PROXIES = 32  # maximum addresses in a header; a request with more addresses is not local
 _MAX_ADDRESS = 64  # maximum characters; longer addresses would fill the cache
 
@@ -22,7 +24,7 @@ def names_remote_client(headers: Iterable[tuple[str, str]]) -> bool:
         headers: Pairs of the lower-case name and the value.
     """
     return any(
-        name in _HEADERS
+        name in PROXY_HEADERS
         and not all(_is_local_node(name, element) for element in value.split(",", _MAX_PROXIES))
         for name, value in headers
     )

@@ -16,7 +16,7 @@ cannot send.
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 from starlette.types import Scope
 
 from tailrace.server.auth.authentication import API_KEY_HEADER
-from tailrace.server.http.forwarded_addresses import names_remote_client, parse_address
+from tailrace.server.http.forwarded_addresses import PROXY_HEADERS, names_remote_client, parse_address
 from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.settings import Settings
 
@@ -33,6 +33,7 @@ logger = logging.getLogger("tailrace.server")
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 _API_KEY = API_KEY_HEADER.lower().encode()
+_ADDED_BY_PROXIES = frozenset(name.encode() for name in PROXY_HEADERS)
 _AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?", re.ASCII)
 _PORTS = {"http": 80, "https": 443}
 _MAX_AUTHORITY = 262  # bytes: a DNS name, a port, and brackets
@@ -191,7 +192,7 @@ class OriginGuard:
         is_loopback_server = server is not None and (address is None or address.is_loopback)
         peer = parse_address(client[0]) if client is not None else None
         is_remote = peer is not None and not peer.is_loopback
-        if is_remote or names_remote_client(_decoded(scope)):
+        if is_remote or names_remote_client(_proxy_headers(scope)):
             is_socket = server is not None and (address is not None or server[1] is None)
             return (
                 is_loopback_server
@@ -282,8 +283,9 @@ def _parse_short(value: bytes) -> _Authority | None:
     return _Authority(match[1].lower().strip("[]").removesuffix("."), port)
 
 
-def _decoded(scope: Scope) -> Iterator[tuple[str, str]]:
-    return ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+def _proxy_headers(scope: Scope) -> list[tuple[str, str]]:
+    headers = scope["headers"]
+    return [(name.decode(), value.decode("latin-1")) for name, value in headers if name in _ADDED_BY_PROXIES]
 
 
 def _hosts_of(*urls: str | None) -> list[str]:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from contextlib import aclosing
 from contextvars import copy_context
 from functools import partial
 from typing import Self
@@ -171,7 +172,8 @@ class EventResponse(StreamingResponse):
         self._sends_since = math.inf
         self._context = copy_context()  # the context of the request
         self._error: Exception | None = None
-        self._is_complete = False
+        self._waiting: anyio.CancelScope | None = None  # the scope in which the client is watched
+        self._is_cancelled = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response. ASGI interface."""
@@ -187,17 +189,23 @@ class EventResponse(StreamingResponse):
         if not defer(scope, self._stream):
             await self._stream(receive, send)
 
+    def cancel(self) -> None:
+        """End the stream without a last frame."""
+        self._is_cancelled = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
     async def _stream(self, receive: Receive, send: Send) -> None:
         self._sent_at = asyncio.get_running_loop().time()
-        with anyio.CancelScope() as stream:
-            self._streams.add(stream)
-            # A separate asyncio task sends the frames: without deferral, each resumption of this coroutine would resume all
-            # coroutines of the middleware. A task group would need a fifth of the memory of a stream.
-            sending = asyncio.create_task(self._send_frames(send, stream), context=self._context)  # noqa: TID251
-            try:
-                await self._watch(receive, send, stream)
-            finally:
-                self._streams.discard(stream)
+        self._streams.add(self)
+        # A separate asyncio task sends the frames: without deferral, each resumption of this coroutine would resume all
+        # coroutines of the middleware. A task group would need a fifth of the memory of a stream.
+        sending = asyncio.create_task(self._send_frames(send), context=self._context)  # noqa: TID251
+        try:
+            await self._watch(receive, send)
+        finally:
+            self._streams.discard(self)
+            if not sending.done():
                 with anyio.CancelScope(shield=True):
                     # The asyncio task must begin before it is cancelled, because its cleanup closes the frames.
                     await anyio.lowlevel.checkpoint()
@@ -205,50 +213,48 @@ class EventResponse(StreamingResponse):
                     await asyncio.wait([sending])
         if self._error is not None:
             raise self._error
-        if self._is_complete:
-            with anyio.move_on_after(self._send_timeout):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_frames(self, send: Send, stream: anyio.CancelScope) -> None:
-        """Send all frames, and then end the stream."""
+    async def _send_frames(self, send: Send) -> None:
+        """Send all frames and the end of the body. `_watch` then receives ``http.disconnect``."""
         clock = asyncio.get_running_loop().time
         try:
-            async for data in self._frames:
-                if data:
-                    self._sends_since = self._sent_at = clock()
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
-                    self._sends_since = math.inf
-                    data = b""  # frees the memory
-            self._is_complete = True
+            async with aclosing(self._frames) as frames:
+                async for data in frames:
+                    if data:
+                        self._sends_since = self._sent_at = clock()
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                        self._sends_since = math.inf
+                        data = b""  # frees the memory
+            self._sends_since = clock()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         except Exception as error:
             self._error = error
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._frames.aclose()
-            stream.cancel()
+            self.cancel()
 
-    async def _watch(self, receive: Receive, send: Send, stream: anyio.CancelScope) -> None:
-        """Send ping comments, and cancel the stream when the client disconnects or stalls."""
+    async def _watch(self, receive: Receive, send: Send) -> None:
+        """Send ping comments. Return when the stream has ended, or the client disconnects or stalls."""
         clock = asyncio.get_running_loop().time
         while True:
             # A write may begin during the sleep, and its timeout must be detected.
             due = min(self._sent_at + self._ping_interval, clock() + self._send_timeout)
             if self._sends_since < math.inf:
                 due = self._sends_since + self._send_timeout
-            with anyio.CancelScope(deadline=due):
+            with anyio.CancelScope(deadline=due) as self._waiting:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    stream.cancel()
                     return
+            if self._is_cancelled:
+                return
             now = clock()
             is_stalled = now >= self._sends_since + self._send_timeout
             if self._sends_since == math.inf and now >= self._sent_at + self._ping_interval:
                 self._sent_at = now
                 # The comment may block, too.
-                with anyio.move_on_after(self._send_timeout) as comment:
+                with anyio.move_on_after(self._send_timeout) as self._waiting:
                     await send({"type": "http.response.body", "body": PING, "more_body": True})
-                is_stalled = comment.cancelled_caught
+                if self._is_cancelled:
+                    return
+                is_stalled = self._waiting.cancelled_caught
             if is_stalled:
                 logger.info("disconnected a client that received no bytes for %g seconds", self._send_timeout)
-                stream.cancel()
                 return

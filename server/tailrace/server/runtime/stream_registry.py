@@ -2,23 +2,32 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import anyio
 
 
+class OpenStream(Protocol):
+    """An open SSE stream, or the cancel scope of one."""
+
+    def cancel(self) -> object:
+        """End the stream without a last frame."""
+        ...
+
+
 class OpenStreams:
-    """The cancel scopes of all open SSE streams."""
+    """All open SSE streams."""
 
     def __init__(self) -> None:
-        self._scopes: set[anyio.CancelScope] = set()
+        self._streams: set[OpenStream] = set()
 
-    def add(self, scope: anyio.CancelScope) -> None:
+    def add(self, stream: OpenStream) -> None:
         """Register a stream."""
-        self._scopes.add(scope)
+        self._streams.add(stream)
 
-    def discard(self, scope: anyio.CancelScope) -> None:
+    def discard(self, stream: OpenStream) -> None:
         """Remove a stream that has ended."""
-        self._scopes.discard(scope)
+        self._streams.discard(stream)
 
     @asynccontextmanager
     async def cut_off(self, stopping: anyio.Event, after: float) -> AsyncGenerator[None]:
@@ -36,5 +45,5 @@ class OpenStreams:
     async def _cut_off(self, stopping: anyio.Event, after: float) -> None:
         await stopping.wait()
         await anyio.sleep(after)
-        for scope in list(self._scopes):
-            scope.cancel()
+        for stream in list(self._streams):
+            stream.cancel()

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     SerializerFunctionWrapHandler,
     StrictBool,
     model_serializer,
@@ -140,7 +141,7 @@ class Part(A2AModel):
     raw: Base64Data | None = None
     url: RequiredText | None = None
     data: JsonValue = None
-    metadata: JsonObject = {}
+    metadata: JsonObject = Field(default_factory=dict)
     filename: Text = ""
     media_type: Text = ""
 
@@ -201,7 +202,7 @@ class Message(A2AModel):
     parts: _Parts
     context_id: Text = ""
     task_id: Text = ""
-    metadata: JsonObject = {}
+    metadata: JsonObject = Field(default_factory=dict)
     extensions: tuple[Text, ...] = ()
     reference_task_ids: tuple[Text, ...] = ()
 
@@ -232,7 +233,7 @@ class Artifact(A2AModel):
     parts: _Parts
     name: Text = ""
     description: Text = ""
-    metadata: JsonObject = {}
+    metadata: JsonObject = Field(default_factory=dict)
     extensions: tuple[Text, ...] = ()
 
 
@@ -251,7 +252,7 @@ class Task(A2AModel):
     context_id: Text = ""
     artifacts: tuple[Artifact, ...] = ()
     history: tuple[Message, ...] = ()
-    metadata: JsonObject = {}
+    metadata: JsonObject = Field(default_factory=dict)
 
 
 class TaskStatusUpdateEvent(A2AModel):
@@ -260,7 +261,7 @@ class TaskStatusUpdateEvent(A2AModel):
     task_id: RequiredText
     context_id: RequiredText
     status: TaskStatus
-    metadata: JsonObject = {}
+    metadata: JsonObject = Field(default_factory=dict)
 
 
 class TaskArtifactUpdateEvent(A2AModel):
@@ -277,7 +278,7 @@ class TaskArtifactUpdateEvent(A2AModel):
     artifact: Artifact
     append: StrictBool = False
     last_chunk: StrictBool = False
-    metadata: JsonObject = {}
+    metadata: JsonObject = Field(default_factory=dict)
 
 
 class StreamResponse(A2AModel):
@@ -331,7 +332,7 @@ class AgentExtension(A2AModel):
     uri: RequiredText
     description: Text = ""
     required: StrictBool = False
-    params: JsonObject = {}
+    params: JsonObject = Field(default_factory=dict)
 
 
 class AgentCapabilities(A2AModel):
@@ -393,7 +394,7 @@ class AgentCard(A2AModel):
     provider: AgentProvider | None = None
     documentation_url: Text = ""
     icon_url: Text = ""
-    security_schemes: JsonObject = {}
+    security_schemes: JsonObject = Field(default_factory=dict)
     security_requirements: tuple[JsonObject, ...] = ()
     signatures: tuple[JsonObject, ...] = ()
 
