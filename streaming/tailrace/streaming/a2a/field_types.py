@@ -70,6 +70,9 @@ RequiredText = Annotated[str, Field(min_length=1), BeforeValidator(_join_text_su
 """A `Text` that is not empty."""
 
 
+_UNCHANGED = frozenset({type(None), bool, int})  # types whose values are not copied
+
+
 def _plain_json(value: object, max_depth: int = MAX_JSON_DEPTH) -> Any:
     """Copy a JSON value. A frozen model must not share mutable objects with its creator.
 
@@ -90,8 +93,13 @@ def _plain_json(value: object, max_depth: int = MAX_JSON_DEPTH) -> Any:
     if not max_depth:
         raise PydanticCustomError("too_deep", "Nested deeper than {limit} levels", {"limit": MAX_JSON_DEPTH})
     if isinstance(value, dict):
-        items = cast("dict[object, object]", value).items()
-        return {_json_key(key): _plain_json(member, max_depth - 1) for key, member in items}
+        # Most names and members are ASCII texts or numbers, for which a call would take most of the time.
+        return {
+            name if type(name) is str and name.isascii() else _json_key(name): member
+            if type(member) in _UNCHANGED or (type(member) is str and member.isascii())
+            else _plain_json(member, max_depth - 1)
+            for name, member in cast("dict[object, object]", value).items()
+        }
     return [_plain_json(member, max_depth - 1) for member in cast("list[object] | tuple[object, ...]", value)]
 
 

@@ -345,17 +345,14 @@ class ResponseTranslator:
             fields["extra"] = provider_json(plain_json(accumulator.first.extra))
         error = accumulator.reported_error
         if error is not None:
-            fields["error"] = {
-                key: value
-                for key, value in (
-                    ("type", str(error.fault)),
-                    ("status", error.status),
-                    ("code", error.code),
-                    ("retryAfter", error.retry_after),
-                )
-                if value is not None
-            }
-        return plain_json(fields)
+            members = (
+                ("type", str(error.fault)),
+                ("status", error.status),
+                ("code", error.code),
+                ("retryAfter", error.retry_after),
+            )
+            fields["error"] = plain_json({name: value for name, value in members if value is not None})
+        return fields
 
 
 def calls_message(calls: Sequence[ContentPartToolCall]) -> Message:
