@@ -85,7 +85,7 @@ class InterruptedTasks:
                 try:
                     active = await self._tasks.find(task_id, owner)
                 except (ValueError, EventsDropped):
-                    logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
+                    logger.exception("task %s was interrupted, and cannot be read", task_id)
                     continue
                 if not (active.running or active.record.state.terminal):
                     active.begin_turn()  # later messages wait for this turn
@@ -111,7 +111,7 @@ class InterruptedTasks:
             if self._rerun and active.waiting and restarts <= MAX_RESTARTS:
                 await self._rerun_turn(active, restarts)
             else:
-                logger.warning("task %s was interrupted by a crash", active.record.id)
+                logger.warning("task %s was interrupted by %s, and fails", active.record.id, _cause(active))
                 await self._publish_missing_results(active)
                 self._discard_soon(active)
                 failed = failed_because("the server stopped unexpectedly before the response was complete")
@@ -138,8 +138,7 @@ class InterruptedTasks:
 
     async def _rerun_turn(self, active: ActiveTask, restarts: int) -> None:
         record = active.record
-        cause = "the stop of a server" if _is_suspended(active) else "a crash"
-        logger.warning("task %s was interrupted by %s, and starts again", record.id, cause)
+        logger.warning("task %s was interrupted by %s, and starts again", record.id, _cause(active))
         number = active.waiting[0].number
         again = with_extension_metadata({}, restarts=restarts, restartedTurn=number, suspended=False)
         self._turns.persist(active, (record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
@@ -231,6 +230,10 @@ def _restarts_of_turn(active: ActiveTask) -> int:
 
 def _is_suspended(active: ActiveTask) -> bool:
     return active.record.extension_metadata.get("suspended") is True
+
+
+def _cause(active: ActiveTask) -> str:
+    return "the stop of a server" if _is_suspended(active) else "a crash"
 
 
 def _by_turn(active: ActiveTask) -> tuple[bool, datetime]:

@@ -48,7 +48,7 @@ _DESCRIPTIONS = {
     "25006": "the database may only be read",
     "53100": "the database's disk is full",
     "53": "the database has no room for this",
-    "55P03": "somebody else has the tables locked",
+    "55P03": "another process has locked the tables",
     "57": "the database is being shut down or started",
 }
 _TEMPORARY = ("08", "25006", "40", "53", "55", "57", "58")
