@@ -18,6 +18,7 @@ PROVIDER_METADATA = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "oll
 OPENAI_METADATA = ("openai", "openai-responses")
 """Namespaces of metadata of the OpenAI-compatible API. File ids are removed from callers' messages."""
 
+_REMOVED = frozenset((*PROVIDER_METADATA, *OPENAI_METADATA))
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _FILE_IDS = frozenset({"file_id", "file_ids"})
 _MAX_SHOWN = 40
@@ -87,7 +88,7 @@ def _without_entry_metadata(entry: object) -> object:
 
 
 def _allowed(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not any(name in metadata for name in (*PROVIDER_METADATA, *OPENAI_METADATA)):
+    if _REMOVED.isdisjoint(metadata):
         return metadata
     return {
         name: _without_file_ids(value) if name in OPENAI_METADATA else value

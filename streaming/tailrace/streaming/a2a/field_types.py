@@ -79,10 +79,10 @@ def _plain_json(value: object, max_depth: int = MAX_JSON_DEPTH) -> Any:
     Raises:
         PydanticCustomError: The value is not JSON (other types, NaN, infinity), or nested too deeply.
     """
-    if value is None or isinstance(value, bool | int):
-        return value
     if isinstance(value, str):
         return join_surrogates(value)
+    if value is None or isinstance(value, bool | int):
+        return value
     if isinstance(value, float):
         if math.isfinite(value):
             return value

@@ -160,7 +160,8 @@ class Part(A2AModel):
 
     @model_validator(mode="after")
     def _one_content(self) -> Self:
-        _check_one([name for name in _CONTENT if name in self.model_fields_set], _CONTENT)
+        present = self.model_fields_set
+        _check_one([name for name in _CONTENT if name in present], _CONTENT)
         return self
 
     @property

@@ -86,7 +86,7 @@ class SendMessageRequest(A2AModel):
 
     message: Message
     configuration: SendMessageConfiguration = SendMessageConfiguration()
-    metadata: JsonObject = Field(default={})
+    metadata: JsonObject = Field(default_factory=dict)
     tenant: Text = ""
 
 
@@ -233,7 +233,7 @@ class CancelTaskRequest(A2AModel):
     """Parameters of CancelTask."""
 
     id: RequiredText
-    metadata: JsonObject = Field(default={})
+    metadata: JsonObject = Field(default_factory=dict)
     tenant: Text = ""
 
 

@@ -15,6 +15,8 @@ EXTENSION_URI = "urn:tailrace:ext:stream:v1"
 def extension_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the data of the extension in an object's metadata; empty if the metadata has none."""
     fields = metadata.get(EXTENSION_URI)
+    if fields is None:
+        return {}
     return cast("Mapping[str, Any]", fields) if isinstance(fields, Mapping) else {}
 
 

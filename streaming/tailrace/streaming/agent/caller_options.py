@@ -224,7 +224,7 @@ def _check_choice(choice: ToolChoice) -> None:
 
 
 def _read(fields: Mapping[str, Any]) -> CallerOptions:
-    if not any(name in fields for name in _KNOWN):
+    if _KNOWN.isdisjoint(fields):
         return NO_CALLER_OPTIONS
     try:
         return CallerOptions.model_validate(fields)

@@ -133,8 +133,13 @@ class TaskRecord:
 
     def submitted(self) -> Event:
         """Return the first event, which contains the task itself."""
+        return self.begin()[0]
+
+    def begin(self) -> tuple[Event, Task]:
+        """Return the first event, and the snapshot of the task that it contains."""
         self.number += 1
-        return Event(self.number, StreamResponse(task=self.snapshot()).to_json(), self.state)
+        snapshot = self.snapshot()
+        return Event(self.number, b'{"task":' + snapshot.to_json() + b"}", self.state), snapshot
 
     def addressed(self, message: Message) -> Message:
         """Return a message with the ids of the task and its conversation."""
@@ -368,7 +373,7 @@ class TaskRecord:
         event = TaskStatusUpdateEvent(
             task_id=self.id, context_id=self.context_id, status=status, metadata=metadata
         )
-        return StreamResponse(status_update=event).to_json()
+        return b'{"statusUpdate":' + event.to_json() + b"}"
 
     def _encode_status_with(self, status: TaskStatus, metadata: dict[str, Any], message: bytes) -> bytes:
         """Encode a status like `_encode_status`, with the encoded message ``message``."""
@@ -464,7 +469,7 @@ def encode_artifact_event(task_id: str, context_id: str, update: ArtifactUpdate)
         append=update.append,
         last_chunk=update.last,
     )
-    return StreamResponse(artifact_update=event).to_json()
+    return b'{"artifactUpdate":' + event.to_json() + b"}"
 
 
 def _is_bare_text(part: Part) -> bool:
