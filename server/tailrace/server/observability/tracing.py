@@ -129,6 +129,8 @@ def extract(headers: Mapping[str, str]) -> Context | None:
 def headers_of(context: Context) -> Mapping[str, str]:
     """Return the headers that continue a trace; empty if there is no trace."""
     carrier: dict[str, str] = {}
+    if not context:
+        return carrier
     propagate.inject(carrier, context)
     return carrier
 

@@ -168,5 +168,7 @@ def _ends_in_results(history: History) -> bool:
 
 def _open_calls(history: History) -> Sequence[ContentPartToolCall]:
     conversation = history.conversation
-    last = max((at for at, message in enumerate(conversation) if message.role is Role.MODEL), default=0)
+    last = max((at for at, message in enumerate(conversation) if message.role is Role.MODEL), default=None)
+    if last is None:
+        return ()
     return calls_without_result(history, since=last)

@@ -136,6 +136,8 @@ def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> Dec
         calls: The calls of the conversation without a result. Calls with an ``edit`` decision must already have the new
             arguments.
     """
+    if not calls:
+        return None
     decisions = {each.call_id: each for each in recorded_decisions(message)}
     decided = [(call, decisions[call.id]) for call in calls if call.id in decisions]
     if not decided:

@@ -117,13 +117,13 @@ class ConversationEdits:
         await self._agents.check(agent, messages, task.metadata)
         ids = {"context_id": task.context_id, "task_id": task.id}
         active = ActiveTask(TaskRecord(task), owner, TaskLog())
-        event = active.record.submitted()
+        event, snapshot = active.record.begin()
         write = TaskWrite(
             task.id,
             owner,
             task.context_id,
             (event,),
-            active.record.snapshot(),
+            snapshot,
             [message.model_copy(update=ids) for message in messages],
             task.status.timestamp,
             is_listed=False,

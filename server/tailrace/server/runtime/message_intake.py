@@ -26,7 +26,6 @@ from tailrace.server.runtime.messages import (
     cost_of_checks,
     fingerprint_of,
     pending_calls,
-    result_call_ids,
     with_tools_named,
     with_tools_named_in,
 )
@@ -151,15 +150,18 @@ class MessageIntake:
         await self._ledger.check(owner)
         if request.configuration.task_push_notification_config is not None and self._push is None:
             raise PushNotificationNotSupportedError
-        message = await run_bounded(cost_of_checks(request, context.cost), self._checked, request, context)
+        cost = cost_of_checks(request, context.cost)
+        message, answered = await run_bounded(cost, self._checked, request, context)
         if message.task_id and not (
             context.version_of_chosen_ids and await self._tasks.is_free(message.task_id, owner)
         ):
             active = await self._tasks.find(message.task_id, owner)
             webhooks = await self._webhooks(active, request, context)
-            return await self._follow_up(active, request, message, webhooks, context, key_and_fingerprint)
+            return await self._follow_up(
+                active, request, message, answered, webhooks, context, key_and_fingerprint
+            )
         message = decided_message(message, None, may_approve=context.may_approve)
-        message = await run_bounded(context.cost, with_tools_named_in, message, preceding)
+        message = await run_bounded(context.cost, with_tools_named_in, message, answered, preceding)
         context_id = message.context_id or str(uuid4())
         task_id = id_of_named(self._store.keys, message.task_id, owner)
         record = TaskRecord.create(
@@ -173,8 +175,9 @@ class MessageIntake:
             await self._check_conversation(active)
         submitted = None
         if not handler.replies_directly:
-            submitted = await run_bounded(context.cost, record.submitted)
+            submitted = await run_bounded(context.cost, record.begin)
         permit = self._admit(active)
+        active.running = True
         self._tasks.add(active)
         active.new_messages.extend(before)
         origin = self._observer.origin()
@@ -205,9 +208,13 @@ class MessageIntake:
             return reply.message.model_copy(update=ids)
         return self._access.subscription(active, 0)
 
-    def _checked(self, request: SendMessageRequest, context: CallContext) -> Message:
-        """Validate the message of a request. Return it with the options and data of the request in its metadata."""
-        check_message(request.message)
+    def _checked(self, request: SendMessageRequest, context: CallContext) -> tuple[Message, Sequence[str]]:
+        """Validate the message of a request.
+
+        Returns:
+            The message with the options and data of the request in its metadata, and the call ids of its tool results.
+        """
+        answered = check_message(request.message)
         options = check_request(request)
         handler = self._agents.find(context.agent).handler
         handler.check(options)
@@ -223,7 +230,7 @@ class MessageIntake:
             metadata = with_extension_metadata(metadata, follows=msgspec.to_builtins(context.follows))
         if metadata is not message.metadata:
             message = message.model_copy(update={"metadata": metadata})
-        return store_caller_options(message, options)
+        return store_caller_options(message, options), answered
 
     async def _webhooks(
         self, active: ActiveTask, request: SendMessageRequest, context: CallContext
@@ -248,6 +255,7 @@ class MessageIntake:
         active: ActiveTask,
         request: SendMessageRequest,
         message: Message,
+        answered: Sequence[str],
         webhooks: list[PushConfig],
         context: CallContext,
         key_and_fingerprint: tuple[str, str] | None,
@@ -255,7 +263,6 @@ class MessageIntake:
         """Accept a further message of a task. Its turn begins after earlier turns."""
         record = active.record
         addressed = record.addressed(message)
-        answered = await run_bounded(context.cost, result_call_ids, message)
         await self._check_conversation(active)
         while True:
             self._check_follow_up(active, message, context)
@@ -284,8 +291,10 @@ class MessageIntake:
         active.completion = _completion_of(context, record.id, number)
         # A snapshot cannot represent an open artifact, so none is stored during a turn.
         receipt = record.receipt(message, encoded)
-        self._turns.persist(active, (receipt,), snapshot=not active.running, received=message)
         number, snapshot = record.number, record.snapshot()
+        self._turns.persist(
+            active, (receipt,), snapshot=None if active.running else snapshot, received=message
+        )
         if not active.running:
             self._turns.run_soon(active, permit)
         first = Event(number, await encode_task(snapshot))

@@ -35,8 +35,11 @@ MAX_PARTS = 2_000
 _MAX_NAMED = 20  # maximum number of call ids in an error message
 
 
-def check_message(message: Message) -> None:
+def check_message(message: Message) -> Sequence[str]:
     """Validate a caller's message. An invalid message would make its conversation unusable for models.
+
+    Returns:
+        The call ids of the tool results in the message.
 
     Raises:
         InvalidParamsError: The role is not ROLE_USER, an id is too long, the message has too many parts, the message has tool
@@ -57,6 +60,7 @@ def check_message(message: Message) -> None:
         raise InvalidParamsError(f"message: {error}") from None
     if common.tool_calls:
         raise InvalidParamsError("message: only the agent can send tool_calls; send tool_results")
+    return [result.id for result in common.tool_results]
 
 
 def copied_message(message: Message, context_id: str) -> Message:
@@ -106,14 +110,8 @@ def rounds_since_caller(messages: Sequence[Message]) -> int:
     return sum(message.role is Role.AGENT for message in messages[start + 1 :])
 
 
-def result_call_ids(message: Message) -> Sequence[str]:
-    """Return the call ids of the tool results in a message."""
-    return [result.id for result in to_common_message(message).tool_results]
-
-
-def with_tools_named_in(message: Message, preceding: Sequence[Message]) -> Message:
+def with_tools_named_in(message: Message, answered: Sequence[str], preceding: Sequence[Message]) -> Message:
     """Call `with_tools_named` for the first message of a task, with the tool calls of the preceding messages."""
-    answered = result_call_ids(message)
     if not answered:
         return message
     calls = calls_without_result(History(conversation=tuple(map(to_common_message, preceding))))
@@ -127,7 +125,7 @@ def with_tools_named(
 
     Args:
         message: A message that may have tool results.
-        answered: The call ids of these results (see `result_call_ids`).
+        answered: The call ids of these results (see `check_message`).
         calls: The tool calls that wait for a result.
 
     Raises:

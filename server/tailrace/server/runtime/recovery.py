@@ -22,6 +22,7 @@ from tailrace.server.runtime.turn_ending import failed_because
 from tailrace.server.runtime.turns import TurnRunner
 from tailrace.server.runtime.usage_ledger import UsageLedger
 from tailrace.server.store.store import AttemptState, EventsDropped, Store
+from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
@@ -216,7 +217,14 @@ def _pending_messages(active: ActiveTask, messages: Sequence[Message]) -> list[P
     answered = turns - is_open
     questions = [message for message in active.record.history if message.role is Role.USER]
     return [
-        PendingMessage(message, SendMessageRequest(message=message), (), number, in_history=number <= turns)
+        PendingMessage(
+            message,
+            SendMessageRequest(message=message),
+            (),
+            number,
+            in_history=number <= turns,
+            cost=cost_of((message,)),
+        )
         for number, message in enumerate(questions, 1)
         if number > answered
     ]

@@ -328,7 +328,7 @@ def _messages_of_others(messages: Iterable[Message], name: str) -> Generator[Mes
 
 def is_for_other_agent(messages: Sequence[Message]) -> bool:
     """Return whether the last message is from the caller, and for another agent than the last response."""
-    if not messages or not is_callers(messages[-1]):
+    if len(messages) < 2 or not is_callers(messages[-1]):
         return False
     response = next((at for at in reversed(range(len(messages))) if messages[at].role is Role.AGENT), 0)
     request = next((each for each in reversed(messages[:response]) if is_callers(each)), None)

@@ -84,27 +84,30 @@ class TurnPreparation:
             TaskNotFoundError: The turn that the branch follows was deleted.
             StoreError: The conversation cannot be read.
         """
-        try:
-            with anyio.fail_after(self._max_wait):
-                await conversation.enter()
-                await self._load_branch(active)
-        except TimeoutError:
+        waiting = active.waiting[0]
+        turn = _followed_turn(waiting)
+        if turn is None and not waiting.in_conversation:
+            await conversation.enter()  # a new conversation has no earlier turns
+            return
+        with anyio.move_on_after(self._max_wait) as limit:
+            await conversation.enter()
+            if turn is not None:
+                preceding = await self._load_earlier(turn, active.record.context_id, active.owner)
+                active.waiting[0] = replace(waiting, preceding=preceding)
+        if limit.cancelled_caught:
             raise RateLimitError(
                 f"earlier tasks of the conversation did not end within {self._max_wait:g} s (TAILRACE_BOUNDS: "
                 "max_context_wait); wait for their end or cancel them, then send the message again",
                 limit="max_context_wait",
                 allowed=math.ceil(self._max_wait),
-            ) from None
+            )
 
-    async def _load_branch(self, active: ActiveTask) -> None:
-        waiting = active.waiting[0]
-        turn = _followed_turn(waiting)
-        if turn is not None:
-            preceding = await self._load_earlier(turn, active.record.context_id, active.owner)
-            active.waiting[0] = replace(waiting, preceding=preceding)
-
-    async def next_turn(self, active: ActiveTask) -> Turn:
+    async def next_turn(self, active: ActiveTask, external_context_id: str) -> Turn:
         """Add the oldest waiting message to the conversation, and return its turn.
+
+        Args:
+            active: The task.
+            external_context_id: The result of `external_context_id`.
 
         Raises:
             A2AError: The agent does not accept an earlier message of the conversation (see `ServedAgents.check`).
@@ -112,6 +115,7 @@ class TurnPreparation:
         """
         record, waiting = active.record, active.waiting[0]
         messages = list(waiting.preceding)
+        cost = cost_of(messages) + waiting.cost
         if not messages and waiting.in_conversation:
             recorded, running = await self._store.load_history(
                 record.context_id, active.owner, self._max_history - 1
@@ -121,7 +125,8 @@ class TurnPreparation:
                 is_resumed = waiting.in_history or continues_turn(waiting.message)
                 return history_of(recorded, running, record.id, is_resumed=is_resumed)
 
-            messages = await run_bounded(cost_of(recorded) + waiting.cost, ordered)
+            cost += cost_of(recorded)
+            messages = await run_bounded(cost, ordered)
         # Responses of other agents may have been added since the message was accepted.
         name = agent_name_of(waiting.message)
         if self._agents.restricts_content(name):
@@ -134,7 +139,6 @@ class TurnPreparation:
             messages.append(waiting.message)
             active.unanswered_calls = decided_ids(waiting.message)
         questions = _messages_to(record, waiting.message)
-        cost = cost_of(messages) + waiting.cost
         history = await run_bounded(cost, _common_history, messages)
         caller_options = await run_bounded(cost, stored_caller_options, questions)
         interrupted, published = (
@@ -156,7 +160,7 @@ class TurnPreparation:
             interrupted=interrupted,
             published=published,
             max_event_bytes=self._max_event_bytes,
-            external_context_id=self.external_context_id(active),
+            external_context_id=external_context_id,
             external_message_id=self._external_ids.message_id(active.owner, record.id, waiting.number),
             executing_call_ids=executing_ids(record.extension_metadata)
             if waiting.in_history

@@ -48,7 +48,7 @@ from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
-from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, TextDelta, Update
@@ -108,15 +108,15 @@ class TurnRunner:
         self.group: TaskGroup | None = None
         self.stopping = False
 
-    def begin(self, active: ActiveTask, submitted: Event | None = None) -> None:
+    def begin(self, active: ActiveTask, submitted: tuple[Event, Task] | None = None) -> None:
         """Store and publish the first event of a task, which contains the task with its message.
 
         Args:
             active: The task.
-            submitted: The event that `TaskRecord.submitted` returned; None to create it.
+            submitted: The event and the snapshot that `TaskRecord.begin` returned; None to create them.
         """
-        event = submitted or active.record.submitted()
-        self.persist(active, (event,), snapshot=True, received=active.record.history[0])
+        event, snapshot = submitted or active.record.begin()
+        self.persist(active, (event,), snapshot=snapshot, received=active.record.history[0])
 
     def run_soon(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
         """Begin a turn and run it in the task group; see `run`."""
@@ -199,7 +199,7 @@ class TurnRunner:
                 self._observer.turn(active, external_id) as watch,
                 self._ledger.turn(active) as attempts,
             ):
-                turn = _Turn(conversation, resources)
+                turn = _Turn(conversation, resources, external_id)
                 try:
                     with active.scope:
                         yield turn
@@ -240,8 +240,9 @@ class TurnRunner:
         await self._preparation.wait(active, running.conversation)
         active.scope.deadline = anyio.current_time() + self._max_seconds
         running.number = active.waiting[0].number
-        turn = await self._preparation.next_turn(active)
-        await anyio.lowlevel.checkpoint_if_cancelled()
+        turn = await self._preparation.next_turn(active, running.external_context_id)
+        if active.scope.cancel_called:
+            await anyio.lowlevel.checkpoint()  # raise the cancellation before the handler begins
         agent = running.resources.enter_context(self._agents.turn(turn.message))
         filters = await agent.stream_filters(turn.caller_options)
         batches = await agent.handler.run_in_batches(turn)
@@ -370,7 +371,7 @@ class TurnRunner:
                 waiting.message for waiting in active.waiting if not waiting.in_history and waiting.number > 1
             ]
             active.waiting.clear()
-        self.persist(active, (last,), snapshot=True)
+        self.persist(active, (last,), snapshot=record.snapshot())
 
     def persist_usage(self, owner: str, usage: Sequence[UsageRecord]) -> None:
         """Store records of model calls that belong to no task."""
@@ -383,7 +384,7 @@ class TurnRunner:
         active: ActiveTask,
         events: Sequence[Event],
         *,
-        snapshot: bool = False,
+        snapshot: Task | None = None,
         has_large_event: bool = False,
         received: Message | None = None,
     ) -> None:
@@ -392,7 +393,7 @@ class TurnRunner:
         Args:
             active: The task.
             events: The next events of the task, already applied to its record. Only the last event may change the status.
-            snapshot: True to also update the snapshot of the task in the store.
+            snapshot: The snapshot of the task after the events, to store it; None to keep the stored snapshot.
             has_large_event: True if an event is large (see `TaskWrite`).
             received: The caller's message that the task received with the events; None for no message.
         """
@@ -409,7 +410,7 @@ class TurnRunner:
             active.owner,
             record.context_id,
             events,
-            record.snapshot() if snapshot else None,
+            snapshot,
             messages,
             record.status.timestamp if events[-1].state is not None else None,
             webhooks,
@@ -464,6 +465,7 @@ class _Turn:
     Attributes:
         conversation: The lock of the conversation. It is acquired before the turn begins.
         resources: Resources that are released when the turn ends.
+        external_context_id: The id of the conversation for other systems.
         ending: The last status of the turn; None until the handler ends. `ActiveTask.ending` has priority.
         has_next: True if the turn has ended and another message of the task waits.
         number: The number of the message in the task, from 1; 0 until the turn begins.
@@ -471,6 +473,7 @@ class _Turn:
 
     conversation: "LazyContext"
     resources: ExitStack
+    external_context_id: str
     ending: StatusUpdate | None = None
     has_next: bool = False
     number: int = 0

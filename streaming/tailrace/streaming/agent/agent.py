@@ -418,8 +418,10 @@ class Agent(Generic[T]):
         return callers_tools
 
     def _trimmed(self, history: History) -> History:
-        system = "\n\n".join(filter(None, (self._instructions, history.system_message)))
-        return self._policy(history.model_copy(update={"system_message": system or None}))
+        system = "\n\n".join(filter(None, (self._instructions, history.system_message))) or None
+        if system != history.system_message:
+            history = history.model_copy(update={"system_message": system})
+        return self._policy(history)
 
     def _turn(self, prompt: Prompt, history: History | Iterable[Message]) -> TurnAccumulator:
         messages = _messages_of(prompt)

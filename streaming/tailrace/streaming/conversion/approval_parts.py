@@ -248,7 +248,7 @@ def edited_call(call: ContentPartToolCall, arguments: dict[str, Any]) -> Content
 
 
 def _fields(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _recorded(message: Message) -> Mapping[str, Any]:
