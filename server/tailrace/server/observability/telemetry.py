@@ -18,7 +18,6 @@ from tailrace.server.observability.logs import TASK_IDS
 from tailrace.server.observability.metrics import Metrics
 from tailrace.server.observability.tracing import (
     Tracing,
-    current,
     current_trace,
     fail,
     headers_of,
@@ -318,10 +317,11 @@ class _ObservedResponse(ResponseObservation):
     async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
         # A generator must not change the context of its consumer, so the variable is set only while the request is sent.
         token = REQUEST_HEADERS.set({**REQUEST_HEADERS.get(), **headers_of(self._context)})
+        attached = attach(self._context)
         try:
-            with current(self._context):
-                return await stream.__aenter__(), stream.__aexit__
+            return await stream.__aenter__(), stream.__aexit__
         finally:
+            detach(attached)
             REQUEST_HEADERS.reset(token)
 
     def first_chunk(self) -> None:

@@ -4,13 +4,12 @@ There is one span for each turn (``invoke_agent``), model response (``chat``) an
 provider, only the trace headers of a request are sent to the provider.
 """
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
 from opentelemetry import propagate, trace
-from opentelemetry.context import Context, attach, detach, get_current
+from opentelemetry.context import Context, get_current
 from opentelemetry.trace import (
     NonRecordingSpan,
     Span,
@@ -133,16 +132,6 @@ def headers_of(context: Context) -> Mapping[str, str]:
         return carrier
     propagate.inject(carrier, context)
     return carrier
-
-
-@contextmanager
-def current(context: Context) -> Generator[None]:
-    """Make a context the current context during the block. The block must not contain ``yield``."""
-    token = attach(context)
-    try:
-        yield
-    finally:
-        detach(token)
 
 
 def fail(span: Span, kind: str, words: str | None = None) -> None:

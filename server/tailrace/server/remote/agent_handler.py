@@ -54,7 +54,7 @@ from tailrace.wrappers import (
     UpstreamFault,
 )
 from tailrace.wrappers import Message as CommonMessage
-from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 
 class RemoteAgentHandler(Handler):
@@ -162,8 +162,7 @@ class RemoteAgentHandler(Handler):
                 "received it",
                 fault=UpstreamFault.CONNECTION,
             )
-        cost = history_cost(turn.history) + json_cost(turn.metadata)
-        message = await run_bounded(cost, _message_for, turn, state, () if state is not None else before)
+        message = await run_bounded(turn.cost, _message_for, turn, state, () if state is not None else before)
         metadata = _request_metadata(turn)
         return self._agent.stream_or_cancel(
             message,
@@ -171,7 +170,7 @@ class RemoteAgentHandler(Handler):
             accepted_output_modes=turn.accepted_output_modes,
             extensions=turn.extensions,
             # The key is the same after a restart, so that the agent continues the existing task.
-            key=await run_bounded(cost, _idempotency_key, turn, message, metadata),
+            key=await run_bounded(turn.cost, _idempotency_key, turn, message, metadata),
         )
 
     async def _waiting_task(

@@ -12,7 +12,7 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.agent.agent import Agent
-from tailrace.streaming.agent.caller_options import CallerOptions, caller_options_cost
+from tailrace.streaming.agent.caller_options import CallerOptions
 from tailrace.streaming.agent.continuation import InterruptedResponse
 from tailrace.streaming.agent.turn import DecidedCalls
 from tailrace.streaming.conversion.approval_parts import RequestOf, recorded_pending, waiting_message
@@ -21,7 +21,7 @@ from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall, History, Message, Role
-from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 from tailrace.wrappers.conversion.tool_matching import calls_without_result
 
 
@@ -90,8 +90,7 @@ class AgentHandler(Handler):
         return await (super().run_in_batches(turn) if self._overrides_run else self._run_agent(turn))
 
     async def _run_agent(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
-        cost = history_cost(turn.history) + caller_options_cost(turn.caller_options)
-        history, opening, decided, request_of = await run_bounded(cost, self._prepared, turn)
+        history, opening, decided, request_of = await run_bounded(turn.cost, self._prepared, turn)
         if isinstance(opening[-1], StatusUpdate) and opening[-1].state.interrupted:
             return _only(opening)
         options = turn.caller_options.options

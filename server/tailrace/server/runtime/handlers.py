@@ -58,6 +58,7 @@ class Turn:
         max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
         at_once: Deprecated; always None.
         executing_call_ids: The ids of approved tool calls that had begun to run when the turn was interrupted.
+        cost: The cost of processing ``history``, ``caller_options`` and ``metadata``, for `run_bounded`.
         wait_until_persisted: Waits until all updates that the handler has yielded are persisted.
     """
 
@@ -78,6 +79,7 @@ class Turn:
     external_context_id: str = ""
     external_message_id: str = ""
     executing_call_ids: frozenset[str] = frozenset()
+    cost: int = 0
     wait_until_persisted: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
 
     @property

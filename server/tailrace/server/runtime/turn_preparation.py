@@ -165,6 +165,7 @@ class TurnPreparation:
             executing_call_ids=executing_ids(record.extension_metadata)
             if waiting.in_history
             else frozenset(),
+            cost=cost,
             wait_until_persisted=partial(_persisted, active),
         )
 

@@ -153,13 +153,14 @@ class AgentExecutor(SdkAgentExecutor):
         conversation = (*messages, message)
         configuration = context.configuration
         number = sum(item.role is Role.USER for item in record.history)
+        history_cost, options_cost = cost_of(conversation), json_cost(context.metadata)
         return Turn(
             task_id=record.id,
             context_id=record.context_id,
             message=message,
-            history=await run_bounded(cost_of(conversation), _history_of, conversation),
+            history=await run_bounded(history_cost, _history_of, conversation),
             caller_options=await run_bounded(
-                json_cost(context.metadata),
+                options_cost,
                 check_request,
                 SendMessageRequest(message=message, metadata=context.metadata),
             ),
@@ -169,6 +170,7 @@ class AgentExecutor(SdkAgentExecutor):
             extensions=tuple(sorted(context.requested_extensions)),
             external_context_id=self._external_ids.context_id(owner, record.context_id),
             external_message_id=self._external_ids.message_id(owner, record.id, number),
+            cost=history_cost + options_cost,
         )
 
 
@@ -185,8 +187,7 @@ class _Publisher:
 
     async def submit(self) -> None:
         """Send the task, without an event number."""
-        self.record.submitted()
-        task = self.record.snapshot()
+        _, task = self.record.begin()
         task = task.model_copy(update={"metadata": without_extension_metadata(task.metadata, "number")})
         await self._queue.enqueue_event(to_sdk(task, a2a_pb2.Task))
 

@@ -74,6 +74,8 @@ class SecretKeys:
     def external_ids(self, owner: str, *names: str) -> list[str]:
         """Return `external_id` for each accepted secret. The identifier for the current secret is first."""
         # The lengths distinguish ("ab", "c") from ("a", "bc").
-        encoded = [each.encode("utf-8", "surrogatepass") for each in (owner, *names)]
-        message = b"".join(len(each).to_bytes(8, "big") + each for each in encoded)
+        message = b""
+        for each in (owner, *names):
+            encoded = each.encode("utf-8", "surrogatepass")
+            message += len(encoded).to_bytes(8, "big") + encoded
         return [hmac.digest(key, message, sha256).hex()[:32] for key in self.derive_all("external ids")]

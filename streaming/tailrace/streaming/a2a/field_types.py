@@ -4,7 +4,7 @@ Source: the ProtoJSON mapping; for timestamps, A2A 1.0.1, section 5.6.1.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar, cast
@@ -63,7 +63,7 @@ def _join_text_surrogates(value: object) -> object:
     return join_surrogates(value) if isinstance(value, str) else value
 
 
-Text = Annotated[str, BeforeValidator(_join_text_surrogates)]
+Text = Annotated[str, AfterValidator(join_surrogates)]
 """A str that UTF-8 can encode, so that `A2AModel.to_json` cannot fail. Lone surrogates are replaced with U+FFFD."""
 
 RequiredText = Annotated[str, Field(min_length=1), BeforeValidator(_join_text_surrogates)]
@@ -81,26 +81,27 @@ def _plain_json(value: object, max_depth: int = MAX_JSON_DEPTH) -> Any:
     """
     if isinstance(value, str):
         return join_surrogates(value)
+    if isinstance(value, dict | list | tuple):
+        if not max_depth:
+            limit = {"limit": MAX_JSON_DEPTH}
+            raise PydanticCustomError("too_deep", "Nested deeper than {limit} levels", limit)
+        if isinstance(value, dict):
+            # Most names and members are ASCII texts or numbers, for which a call would take most of the time.
+            return {
+                name if type(name) is str and name.isascii() else _json_key(name): member
+                if type(member) in _UNCHANGED or (type(member) is str and member.isascii())
+                else _plain_json(member, max_depth - 1)
+                for name, member in cast("dict[object, object]", value).items()
+            }
+        return [_plain_json(member, max_depth - 1) for member in cast("Sequence[object]", value)]
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         if math.isfinite(value):
             return value
         raise PydanticCustomError("not_json", "JSON has no NaN and no infinity")
-    if not isinstance(value, dict | list | tuple):
-        kind = type(value).__name__
-        raise PydanticCustomError("not_json", "A value of type {kind} is not JSON", {"kind": kind})
-    if not max_depth:
-        raise PydanticCustomError("too_deep", "Nested deeper than {limit} levels", {"limit": MAX_JSON_DEPTH})
-    if isinstance(value, dict):
-        # Most names and members are ASCII texts or numbers, for which a call would take most of the time.
-        return {
-            name if type(name) is str and name.isascii() else _json_key(name): member
-            if type(member) in _UNCHANGED or (type(member) is str and member.isascii())
-            else _plain_json(member, max_depth - 1)
-            for name, member in cast("dict[object, object]", value).items()
-        }
-    return [_plain_json(member, max_depth - 1) for member in cast("list[object] | tuple[object, ...]", value)]
+    kind = type(value).__name__
+    raise PydanticCustomError("not_json", "A value of type {kind} is not JSON", {"kind": kind})
 
 
 def _json_key(key: object) -> str:

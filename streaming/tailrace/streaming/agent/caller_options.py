@@ -28,7 +28,6 @@ from tailrace.streaming.schemas.schema_bounds import (
     count_characters,
     count_values,
 )
-from tailrace.wrappers.concurrency.worker_thread import json_cost, text_cost
 from tailrace.wrappers.messages import Text, shortened
 from tailrace.wrappers.request_options import (
     NO_OPTIONS,
@@ -98,15 +97,6 @@ def read_caller_options(metadata: Mapping[str, Any]) -> CallerOptions:
     return options
 
 
-def caller_options_cost(options: CallerOptions) -> int:
-    """Return the cost of parsing and serializing the options, for `run_bounded`."""
-    schemas = [tool.parameters for tool in options.tools]
-    schema = options.output.schema_ if options.output is not None else None
-    texts = sum(text_cost(tool.description) + text_cost(tool.name) for tool in options.tools)
-    schemas += options.native_tools
-    return json_cost(schemas) + json_cost(schema) + text_cost(options.instructions) + texts
-
-
 def store_caller_options(message: Message, options: CallerOptions) -> Message:
     """Return the message with the options in its metadata; the same message if no option is set."""
     if not options.model_fields_set:
@@ -140,7 +130,7 @@ def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
     """
     for position, message in enumerate(reversed(tuple(messages))):
         fields = extension_metadata(message.metadata).get("request")
-        if isinstance(fields, Mapping):
+        if isinstance(fields, dict):
             options = _read(cast("Mapping[str, Any]", fields))
             forces = options.tool_choice is not None and options.tool_choice.mode in ("required", "tool")
             return options.model_copy(update={"tool_choice": None}) if position and forces else options
@@ -155,7 +145,7 @@ def runs_in_parallel(messages: Iterable[Message]) -> bool | None:
     """
     for message in reversed(tuple(messages)):
         fields = extension_metadata(message.metadata).get("request")
-        if isinstance(fields, Mapping):
+        if isinstance(fields, dict):
             parallel = cast("Mapping[str, Any]", fields).get("parallel")
             return parallel if isinstance(parallel, bool) else None
     return None
