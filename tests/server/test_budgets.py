@@ -37,10 +37,13 @@ DAY: dict[str, Any] = {"period": "day"}
 
 @asynccontextmanager
 async def serving_model(
-    script: Sequence[Step] | Callable[[Received], Sequence[Step]], *budgets: dict[str, Any], **settings: Any
+    script: Sequence[Step] | Callable[[Received], Sequence[Step]],
+    *budgets: dict[str, Any],
+    name: str = "openai:m",
+    **settings: Any,
 ) -> AsyncGenerator[str]:
     async with ScriptedUpstream(script) as upstream:
-        model = {"model": "openai:m", "base_url": upstream.base_url, "api_key": "none"}
+        model: dict[str, Any] = {"model": name, "base_url": upstream.base_url, "api_key": "none"}
         given = Settings(
             store="sqlite://", budgets=tuple(map(Budget.model_validate, budgets)), **model, **settings
         )
@@ -129,12 +132,21 @@ class PacedProvider:
         return self.script
 
 
-@pytest.mark.parametrize("money", [False, True])
-async def test_a_running_response_ends_with_the_read_that_exceeds_the_budget(money: bool) -> None:
+@pytest.mark.parametrize(
+    ("limit", "settings"),
+    [
+        ({"tokens": 5}, {}),
+        ({"usd": "0.00001"}, {"prices": {"openai:m": ModelPrice(input=Decimal(1), output=Decimal(2))}}),
+        ({"usd": "0.00005"}, {"name": "openai:gpt-4o"}),  # from the price table: 10 US dollars per million
+    ],
+    ids=["tokens", "configured-price", "price-table"],
+)
+async def test_a_running_response_ends_with_the_read_that_exceeds_the_budget(
+    limit: dict[str, Any], settings: dict[str, Any]
+) -> None:
     provider = PacedProvider(20)
     sent = 1
-    budget = {"usd": "0.00001", **DAY} if money else {"tokens": 5, **DAY}
-    prices = {"openai:m": ModelPrice(input=Decimal(1), output=Decimal(2))}
+    budget = {**limit, **DAY}
 
     def seen(events: list[tuple[int, dict[str, Any]]]) -> None:
         nonlocal sent
@@ -142,7 +154,7 @@ async def test_a_running_response_ends_with_the_read_that_exceeds_the_budget(mon
             provider.next[sent].set()
             sent += 1
 
-    async with serving_model(provider.script, budget, prices=prices) as url, Rpc(url) as rpc:
+    async with serving_model(provider.script, budget, **settings) as url, Rpc(url) as rpc:
         provider.next[0].set()
         with anyio.fail_after(10):
             events = await rpc.stream("SendStreamingMessage", message("Hello?"), seen=seen)

@@ -66,9 +66,9 @@ class CountingProvider:
 
 
 @asynccontextmanager
-async def serving_model(respond: Any, **settings: Any) -> AsyncGenerator[str]:
+async def serving_model(respond: Any, name: str = "openai:m", **settings: Any) -> AsyncGenerator[str]:
     async with ScriptedUpstream(respond, lists_models=True) as upstream:
-        model = {"model": "openai:m", "base_url": upstream.base_url, "api_key": "none"}
+        model = {"model": name, "base_url": upstream.base_url, "api_key": "none"}
         async with serving(create_app(Settings(store="sqlite://", **model, **FAST, **settings))) as url:
             yield url
 
@@ -150,6 +150,19 @@ async def test_a_response_without_usage_is_recorded_as_unreported() -> None:
         states = await sums_by_state(url)
     assert states.keys() == {"unreported"}
     assert states["unreported"]["incomplete_attempts"] == 1
+
+
+async def test_the_first_responses_have_costs_of_the_price_table() -> None:
+    usage = {"prompt_tokens": 60, "completion_tokens": 40, "total_tokens": 100}
+    script = openai_stream(PIECES, usage=usage)
+    async with serving_model(script, "openai:gpt-4o") as url, Rpc(url) as rpc:
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(rpc.stream, "SendStreamingMessage", message("Rivers?"))
+        states = await sums_by_state(url)
+    assert states["final"]["attempts"] == 3
+    assert states["final"]["unpriced_attempts"] == 0
+    assert float(states["final"]["cost_usd"]) > 0
 
 
 async def test_a_rejected_request_is_recorded_without_tokens() -> None:

@@ -192,7 +192,6 @@ class ServerCore:
         Raises:
             TailraceError: A resource is not available.
         """
-        await self._prices.load()
         async with self.authentication.running(), engine.running(), AsyncExitStack() as stack:
             for resource in resources:
                 await stack.enter_async_context(resource)

@@ -1,5 +1,6 @@
 """Costs of attempts."""
 
+import sys
 from decimal import Decimal
 
 import pytest
@@ -62,3 +63,30 @@ async def test_counts_that_contradict_each_other_have_no_cost(caplog: pytest.Log
     assert (
         table.cost(attempt, Usage(10**15, 0, 10**15), UsageDetails()) is None
     )  # more than a million dollars
+
+
+async def test_a_configured_price_needs_no_table() -> None:
+    table = PriceTable({"openai:gpt": ModelPrice(input=Decimal(1), output=Decimal(2))})
+    assert not table.needs_load("openai", "gpt")
+    assert table.cost(record("openai", "gpt"), MILLION, UsageDetails()) == 3 * NANO
+    assert table.needs_load("openai", "gpt-4o")
+    async with table.loading():
+        pass
+    assert not table.needs_load("openai", "gpt-4o")
+    assert table.cost(record("openai", "gpt-4o"), MILLION, UsageDetails()) is not None
+
+
+async def test_without_the_table_only_configured_prices_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    table = await loaded(openai_gpt=ModelPrice(input=Decimal(1), output=Decimal(2)))
+    assert table.cost(record("openai", "gpt-4o"), MILLION, UsageDetails()) is None
+    assert table.cost(record("openai", "gpt"), MILLION, UsageDetails()) == 3 * NANO
+
+
+async def test_a_table_that_cannot_be_loaded_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "genai_prices", object())
+    table = await loaded()
+    assert table.cost(record("openai", "gpt-4o"), MILLION, UsageDetails()) is None
+    assert "cannot be loaded" in caplog.text

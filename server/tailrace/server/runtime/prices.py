@@ -1,7 +1,9 @@
 """The costs of model calls, from prices in the settings or from the package genai-prices (``tailrace[prices]``)."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -38,17 +40,54 @@ _Calculate = Callable[[str, str, Usage, UsageDetails], Decimal | None]
 class PriceTable:
     """Calculates the cost of attempts.
 
+    The package needs 6 MB of memory, so it is loaded when it is first needed: during the first attempt of a model without a
+    configured price.
+
     Args:
         prices: Prices by ``PROVIDER:MODEL``, which override those of the package; None to use only those of the package.
+
+    Attributes:
+        is_loaded: True if the prices of the package are loaded, or if it is not installed.
     """
 
     def __init__(self, prices: Mapping[str, ModelPrice] | None = None) -> None:
         self._prices = prices or {}
         self._calculate: _Calculate | None = None
+        self._loading: asyncio.Future[None] | None = None
+        self.is_loaded = False
+
+    def needs_load(self, provider: str, model: str) -> bool:
+        """Return whether the cost of an attempt depends on prices of the package that are not loaded yet."""
+        return not self.is_loaded and bool(provider) and f"{provider}:{model}" not in self._prices
 
     async def load(self) -> None:
-        """If the package is installed, load its prices in a thread (some tenths of a second)."""
-        self._calculate = await anyio.to_thread.run_sync(_load_package)
+        """Load the prices of the package, if it is installed, in a thread (about a tenth of a second)."""
+        if not self.is_loaded:
+            await asyncio.shield(self._start_loading())
+
+    @asynccontextmanager
+    async def loading(self) -> AsyncGenerator[None]:
+        """Load the prices of the package during the block. After the block, they are loaded, even if it was cancelled."""
+        self._start_loading()
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.load()
+
+    def _start_loading(self) -> "asyncio.Future[None]":
+        if self._loading is None:
+            self._loading = asyncio.get_running_loop().run_in_executor(None, self._load)
+        return self._loading
+
+    def _load(self) -> None:
+        try:
+            self._calculate = _load_package()
+        except Exception:
+            logger.exception(
+                "the prices of genai-prices cannot be loaded; the costs of responses are unknown"
+            )
+        self.is_loaded = True
 
     def output_price(self, provider: str, model: str) -> int:
         """Return the price of an output token in 1e-9 US dollars; 0 if it is unknown."""

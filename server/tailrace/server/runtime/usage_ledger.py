@@ -5,7 +5,7 @@ attempt, the recovery of its task records the attempt (`UsageLedger.add_lost_att
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -53,6 +53,9 @@ class UsageLedger:
         prices: Calculates the costs; None if the costs are unknown.
         recorded: Called with each record.
         budgets: The budgets of callers; None for no budgets.
+
+    Attributes:
+        budgets: The budgets of callers; None for no budgets.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class UsageLedger:
         budgets: Budgets | None = None,
     ) -> None:
         self._agent = agent
-        self._prices = prices or PriceTable()
+        self._prices = prices
         self._recorded = recorded
         self.budgets = budgets
 
@@ -143,7 +146,7 @@ class UsageLedger:
             cached_tokens=_bounded(details.cached),
             output_tokens=_bounded(usage.output_tokens),
             reasoning_tokens=_bounded(details.reasoning),
-            cost=self._prices.cost(record, usage, details),
+            cost=self._prices.cost(record, usage, details) if self._prices is not None else None,
         )
         self._recorded(record)
         if self.budgets is not None:
@@ -169,7 +172,8 @@ class UsageLedger:
         await self.check(owner)
         call, started, state = DirectCall(), _now(), AttemptState.CUT
         try:
-            yield call
+            async with self.loading_prices(model) or nullcontext():
+                yield call
             state = AttemptState.FINAL if call.usage is not None else AttemptState.UNREPORTED
         except UpstreamError as error:
             state = AttemptState.FAILED if error.fault is UpstreamFault.STATUS else state
@@ -180,6 +184,13 @@ class UsageLedger:
                 owner, (1, 1), names, state, started, call.usage, call.reported_model, agent=agent
             )
             persist(record)
+
+    def loading_prices(self, model: Model) -> AbstractAsyncContextManager[None] | None:
+        """Return a context manager that loads the prices for an attempt during its block; None if they need not be loaded."""
+        prices = self._prices
+        if prices is None or prices.is_loaded or not prices.needs_load(model.provider, model.name):
+            return None
+        return prices.loading()
 
     async def check(self, owner: str) -> None:
         """Check the budgets of an owner.
@@ -206,10 +217,14 @@ class DirectCall:
 
 
 class TurnUsage(RunObserver):
-    """Records the attempts of one turn, and forwards all method calls to another observer."""
+    """Records the attempts of one turn, and forwards all method calls to another observer.
+
+    Attributes:
+        ledger: The ledger of the server.
+    """
 
     def __init__(self, ledger: UsageLedger, active: ActiveTask, inner: RunObserver) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
         self._active: ActiveTask | None = active
         self._inner = inner
         self._turn = active.waiting[0].number
@@ -222,9 +237,9 @@ class TurnUsage(RunObserver):
     ) -> ResponseObservation:
         """Return an observation of an attempt."""
         inner = self._inner.observe_response(model, options, turn)
-        if self._active is None or self._ledger.budgets is None:
+        if self._active is None or self.ledger.budgets is None:
             return _ObservedAttempt(self, model, turn, inner)
-        return _LimitedAttempt(self, model, turn, inner, self._ledger.budgets, self._active.owner)
+        return _LimitedAttempt(self, model, turn, inner, self.ledger.budgets, self._active.owner)
 
     def continued(self, attempt: Attempt, model: str, route: Route) -> None:
         """Mark the last attempt as `AttemptState.ATTACHED` if the next attempt receives the rest of its response.
@@ -235,12 +250,12 @@ class TurnUsage(RunObserver):
         if route is Route.ATTACH and active is not None and active.usage:
             *others, last = active.usage
             active.usage = (*others, msgspec.structs.replace(last, state=AttemptState.ATTACHED))
-            if self._ledger.budgets is not None:
-                self._ledger.budgets.refund(last)
+            if self.ledger.budgets is not None:
+                self.ledger.budgets.refund(last)
         if route is not Route.ATTACH and active is not None and active.attached_attempt is not None:
             active.usage += (active.attached_attempt,)
-            if self._ledger.budgets is not None:
-                self._ledger.budgets.record(active.attached_attempt)
+            if self.ledger.budgets is not None:
+                self.ledger.budgets.record(active.attached_attempt)
             active.attached_attempt = None
         self._inner.continued(attempt, model, route)
 
@@ -268,7 +283,7 @@ class TurnUsage(RunObserver):
         if chunks:
             self._active.attached_attempt = None
         active, key = self._active, (self._turn, self._attempts)
-        record = self._ledger.record(
+        record = self.ledger.record(
             active.owner, key, (provider, model), state, started, usage, reported_model, chunks, self._agent
         )
         active.usage += (record,)
@@ -314,8 +329,9 @@ class _ObservedAttempt(ResponseObservation):
     def sent(
         self, stream: AbstractAsyncContextManager[ChunkBatches]
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Return the request of the other observation."""
-        return self._inner.sent(stream)
+        """Return the request of the other observation. The first request whose cost needs the prices also loads them."""
+        request, loading = self._inner.sent(stream), self._usage.ledger.loading_prices(self._model)
+        return request if loading is None else _both(loading, request)
 
     def first_chunk(self) -> None:
         """Notify the other observation."""
@@ -391,11 +407,13 @@ class _LimitedAttempt(_ObservedAttempt):
         self, stream: AbstractAsyncContextManager[ChunkBatches]
     ) -> AbstractAsyncContextManager[ChunkBatches]:
         """Check the budgets, then send the request of the other observation."""
-        return AsyncResource(partial(self._sent, self._inner.sent(stream)))
+        return AsyncResource(partial(self._sent, super().sent(stream)))
 
     async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
+        names = self._model.provider, self._model.name
+        await self._budgets.load_price(*names)
         await self._budgets.check(self._owner)
-        self._call = self._budgets.begin(self._owner, self._model.provider, self._model.name)
+        self._call = self._budgets.begin(self._owner, *names)
         return await stream.__aenter__(), stream.__aexit__
 
     def __exit__(
@@ -405,6 +423,14 @@ class _LimitedAttempt(_ObservedAttempt):
         if call is not None:
             call.end()
         super().__exit__(kind, error, trace)
+
+
+@asynccontextmanager
+async def _both(
+    outer: AbstractAsyncContextManager[None], request: AbstractAsyncContextManager[ChunkBatches]
+) -> AsyncGenerator[ChunkBatches]:
+    async with outer, request as batches:
+        yield batches
 
 
 def _bounded(count: int) -> int:

@@ -72,6 +72,7 @@ async def test_embeddings_are_in_the_ledger_and_count_for_budgets() -> None:
             await facade.client.with_options(max_retries=0).embeddings.create(model="embed", input="a river")
         states = await sums_by_state(facade.url)
     assert (states["final"]["attempts"], totals(states)) == (2, (6, 0))
+    assert states["final"]["unpriced_attempts"] == 0
 
 
 async def test_the_client_default_of_base64() -> None:
