@@ -25,13 +25,30 @@ def test_the_package_alone_brings_nothing_in() -> None:
     assert not {"typing", "typer", "fastapi", "pydantic"} & {*done.stdout.split()}
 
 
-def test_a_server_that_calls_no_webhook_and_no_agent_does_not_load_their_http_client() -> None:
-    code = (
-        "import sys; from tailrace.server import Settings, create_app\n"
-        "create_app(Settings(model='ollama:none', store='sqlite://'))\n"
-        "print(*sys.modules)"
-    )
+def test_a_started_server_has_not_loaded_modules_of_unused_features() -> None:
+    code = """
+import asyncio, sys
+import tailrace.server.cli.serve
+from tailrace.server import Settings, create_app
+
+async def start():
+    app = create_app(Settings(model='openai:gpt-4o', api_key='none', store='sqlite://'))
+    async with app.router.lifespan_context(app):
+        print(*sys.modules)
+
+asyncio.run(start())
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = done.stdout.split()
+    loaded = {*done.stdout.split()}
     assert "tailrace.server.app" in loaded
-    assert "aiohttp" not in loaded
+    assert not loaded & {"aiohttp", "yarl"}  # webhooks
+    assert not loaded & {"docstring_parser", "mcp", "tailrace.streaming.tools.mcp"}  # tools
+    assert not loaded & {"genai_prices", "httpx2"}  # the first response needs the prices
+    assert not loaded & {
+        "tailrace.server.cli.workers",
+        "tailrace.server.config_file",
+        "tailrace.server.protocols.openapi",
+        "tailrace.server.runtime.json_schema_filter",
+        "tailrace.server.several_agents",
+        "tailrace.wrappers.cassettes",
+    }

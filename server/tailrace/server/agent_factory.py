@@ -9,7 +9,6 @@ from tailrace.server.protocols.openai.models import embedding_targets
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
-from tailrace.server.runtime.json_schema_filter import REQUEST_SCHEMA, JsonSchemaFilter
 from tailrace.server.runtime.served_agents import ServedAgent
 from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
@@ -20,11 +19,12 @@ from tailrace.streaming.agent.trimming import TokenBudget, keep_all
 from tailrace.streaming.tools.command_line_tools import parse_approvals, parse_tools
 from tailrace.streaming.tools.tools import Tool, Toolset
 from tailrace.wrappers import ConfigurationError, providers
-from tailrace.wrappers.cassettes import RecordingModel
 from tailrace.wrappers.model import Model
 
 if TYPE_CHECKING:
     from tailrace.server.remote.agent_proxy import AgentProxy
+
+_REQUEST_SCHEMA = "request-schema"  # the filter that uses the JSON schema of each request
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,11 @@ def create_model(settings: Settings) -> Model:
 
 
 def _recorded(model: Model, settings: Settings) -> Model:
-    return model if settings.record is None else RecordingModel(model, settings.record)
+    if settings.record is None:
+        return model
+    from tailrace.wrappers.cassettes import RecordingModel
+
+    return RecordingModel(model, settings.record)
 
 
 def create_embedding_models(settings: Settings) -> dict[str, Model]:
@@ -203,11 +207,17 @@ def _tools(settings: Settings) -> list[Tool | Toolset]:
 
 
 def _read_filters(values: Sequence[str]) -> list[StreamFilter]:
-    """Return the filters of the given files. `REQUEST_SCHEMA` is the name of a filter, not of a file."""
+    """Return the filters of the given files. `_REQUEST_SCHEMA` is the name of a filter, not of a file."""
     found: list[StreamFilter] = []
     for value in values:
-        found += [JsonSchemaFilter()] if value == REQUEST_SCHEMA else _read_filter_file(Path(value))
+        found += [_request_schema_filter()] if value == _REQUEST_SCHEMA else _read_filter_file(Path(value))
     return found
+
+
+def _request_schema_filter() -> StreamFilter:
+    from tailrace.server.runtime.json_schema_filter import JsonSchemaFilter
+
+    return JsonSchemaFilter()
 
 
 def _read_filter_file(path: Path) -> tuple[StreamFilter, ...]:

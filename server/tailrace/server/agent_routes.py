@@ -16,7 +16,6 @@ from tailrace.server.protocols.ag_ui import AgUiEndpoint
 from tailrace.server.protocols.ai_sdk import AiSdkEndpoint
 from tailrace.server.protocols.openai import OpenAIFacade
 from tailrace.server.protocols.openai.models import ModelNames
-from tailrace.server.protocols.openapi import add_description_to
 from tailrace.server.runtime.approvals import parse_approvers
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.engine import Engine
@@ -119,6 +118,8 @@ class AgentRoutes:
         if "playground" in settings.endpoints:
             Playground(yields=not owns_router).add_to(router)
         if "openapi" in settings.endpoints:
+            from tailrace.server.protocols.openapi import add_description_to
+
             add_description_to(router, security=core.schemes)
 
 

@@ -10,7 +10,6 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args, get_origin
 
@@ -19,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from tailrace.server.agent_factory import fallback_settings
 from tailrace.server.runtime.approvals import parse_approvers
+from tailrace.server.server_config import AgentConfig, ServerConfig, config_error
 from tailrace.server.setting_values import split_fallback
 from tailrace.server.settings import CardSettings, Settings
 from tailrace.wrappers import ConfigurationError
@@ -40,8 +40,6 @@ _UNSUPPORTED = {
 
 _MAX_PROBLEMS = 5
 _MAX_KEY = 200  # characters of a key in an error
-# Minimum characters of values that are removed from errors. A shorter value may be part of any word.
-_SHORTEST_SECRET = 6
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
@@ -130,44 +128,6 @@ class ConfigFile(BaseModel):
     callers: dict[_CallerName, CallerTable] = Field(default_factory=dict[str, CallerTable])
 
 
-@dataclass(frozen=True)
-class AgentConfig:
-    """An agent of a configuration file.
-
-    Attributes:
-        name: The name of the agent, which is part of its URL.
-        settings: The settings of the server, with those of the agent.
-        fallbacks: The settings of the fallback models, in the order in which they are tried.
-        callers: The callers who may use the agent, as in `AgentTable`; None for all callers.
-    """
-
-    name: str
-    settings: Settings
-    fallbacks: tuple[Settings, ...] = ()
-    callers: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class ServerConfig:
-    """The settings of a server and of its agents, from a configuration file.
-
-    Attributes:
-        settings: The settings of ``[server]``, overridden by the command line and the environment.
-        agents: The agents, in the order of the file.
-        path: The path of the file; None if there is no file.
-        variables: The environment variables that the file refers to, as a mapping from value to name.
-    """
-
-    settings: Settings
-    agents: tuple[AgentConfig, ...]
-    path: Path | None = None
-    variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-
-    def error(self, problem: str) -> ConfigurationError:
-        """Return an error about the file. Values of environment variables, which may be secrets, are removed."""
-        return _error(self.path, problem, self.variables)
-
-
 def read_config(path: Path, overrides: Settings, running: Settings | None = None) -> ServerConfig:
     """Read a configuration file.
 
@@ -189,23 +149,12 @@ def read_config(path: Path, overrides: Settings, running: Settings | None = None
         shared = running or settings
         agents = tuple(_agent(name, table, file, shared) for name, table in file.agents.items())
     except OSError as error:
-        raise _error(path, error.strerror or "cannot be read", {}) from None
+        raise config_error(path, error.strerror or "cannot be read", {}) from None
     except RecursionError:
-        raise _error(path, "values are nested too deeply", {}) from None
+        raise config_error(path, "values are nested too deeply", {}) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, ConfigurationError) as error:
-        raise _error(path, str(error), variables) from None
+        raise config_error(path, str(error), variables) from None
     return ServerConfig(settings, agents, path, variables)
-
-
-def _error(path: Path | None, problem: str, variables: Mapping[str, str]) -> ConfigurationError:
-    for value, name in sorted(variables.items(), key=lambda item: -len(item[0])):
-        if len(value) >= _SHORTEST_SECRET:
-            for form in (value, repr(value)[1:-1]):
-                problem = problem.replace(form, f"${{{name}}}")
-        for part in value.split(":"):  # errors quote the parts of PROVIDER:MODEL and MODULE:NAME
-            if len(part) >= _SHORTEST_SECRET:
-                problem = problem.replace(repr(part), f"'${{{name}}}'")
-    return ConfigurationError(f"{path}: {problem}" if path else problem)
 
 
 def json_schema() -> dict[str, Any]:

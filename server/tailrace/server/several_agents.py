@@ -7,7 +7,7 @@ operators, a catalog, and a page with links to the agents.
 import logging
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,6 @@ from tailrace.server.auth.agent_authentication import (
 )
 from tailrace.server.auth.authentication import LoggingAuthenticator
 from tailrace.server.auth.authenticator_factory import create_authenticator, create_keys
-from tailrace.server.config_file import AgentConfig, ServerConfig
 from tailrace.server.http.agents_page import AgentsPage, ListedAgent
 from tailrace.server.protocols.openai import OpenAIFacade
 from tailrace.server.protocols.openai.models import ModelNames, ServedModels, unknown_model
@@ -42,14 +41,12 @@ from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.runtime.served_agents import ServedAgents
+from tailrace.server.server_config import AgentConfig, LoadConfig, ServerConfig
 from tailrace.server.server_core import ServerCore, create_application
 from tailrace.server.settings import Settings
 from tailrace.wrappers import TailraceError
 
 logger = logging.getLogger("tailrace.server")
-
-LoadConfig = Callable[[Settings], ServerConfig]
-"""Reads the configuration file. Its argument is the settings of the running server."""
 
 
 @dataclass(eq=False)

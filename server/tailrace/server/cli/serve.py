@@ -28,15 +28,13 @@ from tailrace.server.app import create_app
 from tailrace.server.cli.env_file_option import announce_env_file
 from tailrace.server.cli.interrupts import INTERRUPTED
 from tailrace.server.cli.startup_summary import print_summary
-from tailrace.server.cli.workers import run_workers
-from tailrace.server.config_file import ServerConfig, read_config
 from tailrace.server.http.connection_limits import ConnectionLimits, default_max_connections
 from tailrace.server.http.deferred_response import with_deferral
 from tailrace.server.http.origin_guard import is_loopback
 from tailrace.server.http.shutdown_signals import SIGNALS
 from tailrace.server.observability.logs import log_config
+from tailrace.server.server_config import LoadConfig, ServerConfig
 from tailrace.server.settings import Settings
-from tailrace.server.several_agents import LoadConfig, create_several_agents_app
 from tailrace.wrappers import ConfigurationError, TailraceError
 from tailrace.wrappers.concurrency.worker_thread import limit_unused_memory, release_memory
 
@@ -83,6 +81,8 @@ def serve(env_file: Path | None, config_file: Path | None = None, **options: Any
         if settings.workers == 1:
             run_app(app, settings, listeners, on_start=on_start)
             return
+        from tailrace.server.cli.workers import run_workers
+
         # In the worker processes, uvicorn configures logging.
         logging.config.dictConfig(log_config(settings.log_format))
         on_start()
@@ -98,11 +98,19 @@ def _read(
 ) -> ServerConfig:
     """Read the settings, and the agents of the configuration file, if there is one."""
     settings = read_settings(env_file, **options)
-    return read_config(config_file, settings, running) if config_file else ServerConfig(settings, ())
+    if config_file is None:
+        return ServerConfig(settings, ())
+    from tailrace.server.config_file import read_config  # pydantic models of all settings
+
+    return read_config(config_file, settings, running)
 
 
 def _create_app(config: ServerConfig, read: LoadConfig) -> FastAPI:
-    return create_several_agents_app(config, read) if config.agents else create_app(config.settings)
+    if not config.agents:
+        return create_app(config.settings)
+    from tailrace.server.several_agents import create_several_agents_app
+
+    return create_several_agents_app(config, read)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tailrace.server.config_file import AgentConfig
+from tailrace.server.server_config import AgentConfig
 from tailrace.server.settings import Settings
 from tailrace.server.store.database import parse_url
 

@@ -11,9 +11,6 @@ from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_text_cost, run_bounded
 from tailrace.wrappers.request_options import OutputFormat, RequestOptions
 
-REQUEST_SCHEMA = "request-schema"
-"""In settings, the name of a `JsonSchemaFilter` that uses the schema of each request."""
-
 _MISMATCH = "the response does not match the JSON schema of the server"
 _REQUEST_MISMATCH = "the response does not match the JSON schema of the request"
 

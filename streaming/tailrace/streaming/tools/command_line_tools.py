@@ -22,7 +22,6 @@ from tailrace.streaming.tools.approvals import (
     ApprovalPolicy,
     NeedsApproval,
 )
-from tailrace.streaming.tools.mcp import McpToolset
 from tailrace.streaming.tools.tools import Tool, Toolset, as_tool
 from tailrace.wrappers import ConfigurationError
 
@@ -78,7 +77,9 @@ def parse_approvals(specs: Sequence[str], *, lifetime: float = DEFAULT_LIFETIME)
     return ApprovalPolicy(names, functions, lifetime=lifetime)
 
 
-def _mcp_tools(spec: str, server: str) -> McpToolset:
+def _mcp_tools(spec: str, server: str) -> Toolset:
+    from tailrace.streaming.tools.mcp import McpToolset
+
     if server.startswith(("http://", "https://")):
         return McpToolset.http(server)
     try:

@@ -21,10 +21,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iter
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 import anyio
-import docstring_parser
 import pydantic
 import pydantic_core
 from pydantic.fields import FieldInfo
@@ -37,6 +36,9 @@ from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPa
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 from tailrace.wrappers.messages import json_value
 from tailrace.wrappers.request_options import ToolDefinition
+
+if TYPE_CHECKING:
+    from docstring_parser import Docstring
 
 logger = logging.getLogger("tailrace.streaming")
 
@@ -152,7 +154,7 @@ class FunctionTool(Tool):
         self.idempotent = idempotent
         inner = _without_partial(function)
         tool_name = name or getattr(inner, "__name__", type(inner).__name__)
-        words = docstring_parser.parse(inspect.getdoc(inner) or "")
+        words = _parse_docstring(inspect.getdoc(inner) or "")
         self._context_name, fields = _fields(function, tool_name, words)
         config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
         try:
@@ -409,8 +411,14 @@ def as_tool(source: Tool | ToolFunction) -> Tool:
     raise ConfigurationError(f"{source!r} is neither a tool nor a function")
 
 
+def _parse_docstring(text: str) -> "Docstring":
+    import docstring_parser  # many servers have no tools
+
+    return docstring_parser.parse(text)
+
+
 def _fields(
-    function: ToolFunction, name: str, words: docstring_parser.Docstring
+    function: ToolFunction, name: str, words: "Docstring"
 ) -> tuple[str, Mapping[str, tuple[object, object]]]:
     """Return the name of the context parameter (empty if there is none), and the other parameters as pydantic fields."""
     inner = _without_partial(function)

@@ -71,7 +71,7 @@ class Playground:
         """Add the routes to a router."""
         route_class = _playground_route(router.route_class) if self._yields else router.route_class
         for path, (name, media_type) in _FILES.items():
-            endpoint = _File((_FOLDER / name).read_bytes(), media_type)
+            endpoint = _File(_FOLDER / name, media_type)
             router.add_api_route(
                 path,
                 endpoint.respond,
@@ -82,10 +82,19 @@ class Playground:
 
 
 class _File:
-    def __init__(self, body: bytes, media_type: str) -> None:
-        self._body = body
+    """A file, which is read for the first request."""
+
+    def __init__(self, path: Path, media_type: str) -> None:
+        self._path = path
         self._media_type = media_type
-        self._version = version_of(body)  # the same version for the compressed and the uncompressed body
+
+    @cached_property
+    def _body(self) -> bytes:
+        return self._path.read_bytes()
+
+    @cached_property
+    def _version(self) -> str:
+        return version_of(self._body)  # the same version for the compressed and the uncompressed body
 
     @cached_property
     def _compressed(self) -> bytes:

@@ -11,14 +11,17 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
-from yarl import URL
 
 from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
 from tailrace.streaming.a2a.errors import FieldViolation, InvalidParamsError
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
+
+if TYPE_CHECKING:
+    from yarl import URL
 
 MAX_URL_LENGTH = 2048
 """Maximum characters of a webhook's URL."""
@@ -92,6 +95,17 @@ def _unwrapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     return address
 
 
+def parse_url(text: str) -> "URL":
+    """Parse a URL as aiohttp does.
+
+    Raises:
+        ValueError: The URL is invalid.
+    """
+    from yarl import URL  # needs 1 MB of memory, and many servers have no webhooks
+
+    return URL(text)
+
+
 class WebhookGuard:
     """Checks webhook configurations, and resolves the host names of their URLs.
 
@@ -120,7 +134,7 @@ class WebhookGuard:
                 raise _invalid_field("authentication.scheme", "not the name of an HTTP authentication scheme")
             _check_header("authentication.credentials", config.authentication.credentials)
 
-    def check_url(self, text: str) -> URL:
+    def check_url(self, text: str) -> "URL":
         """Parse and check the URL of a webhook.
 
         Raises:
@@ -131,7 +145,7 @@ class WebhookGuard:
         if _CONTROL.search(text) or " " in text:
             raise _invalid_field("url", "not a URL: it has spaces or control characters")
         try:
-            url = URL(text)
+            url = parse_url(text)
         except ValueError:
             raise _invalid_field("url", "not a URL") from None
         if url.scheme not in ("http", "https") or not url.host:

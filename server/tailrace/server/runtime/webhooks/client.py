@@ -17,12 +17,11 @@ from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
-from yarl import URL
 
 from tailrace.server.runtime.limits import user_of
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.upstream_gate import UpstreamGate
-from tailrace.server.runtime.webhooks.addresses import ForbiddenAddress, WebhookGuard
+from tailrace.server.runtime.webhooks.addresses import ForbiddenAddress, WebhookGuard, parse_url
 from tailrace.server.runtime.webhooks.signatures import Signature
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
@@ -34,6 +33,8 @@ except ImportError:  # Windows
     resource = None
 
 if TYPE_CHECKING:
+    from yarl import URL
+
     from tailrace.server.runtime.webhooks.session import WebhookSession
 
 logger = logging.getLogger("tailrace.server")
@@ -212,14 +213,14 @@ class WebhookClient:
         may_pass = status in _RETRIED or status >= 500
         return _Failure(f"status {status}", may_pass, retry_after)
 
-    async def _request(self, url: URL, body: bytes, headers: dict[str, str]) -> tuple[int, float | None]:
+    async def _request(self, url: "URL", body: bytes, headers: dict[str, str]) -> tuple[int, float | None]:
         if self._session is None:
             create = await anyio.to_thread.run_sync(_session_type)  # in a thread: the first import takes long
             self._session = self._session or create(self.guard)
         status, retry_after = await self._session.post(url, body, headers)
         return status, _retry_after(retry_after)
 
-    def _limiter(self, caller: str, origin: URL) -> anyio.CapacityLimiter:
+    def _limiter(self, caller: str, origin: "URL") -> anyio.CapacityLimiter:
         limiter = self._limiters.get((caller, origin))
         if limiter is None:
             limiter = self._limiters[caller, origin] = anyio.CapacityLimiter(self._max_per_origin)
@@ -264,6 +265,6 @@ def _retry_after(value: str) -> float | None:
 def _origin(url: str) -> str:
     """Return a URL for the log without its path and query, which may contain secrets."""
     try:
-        return str(URL(url).origin())
+        return str(parse_url(url).origin())
     except ValueError:
         return "?"

@@ -6,8 +6,7 @@ import hmac
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from yarl import URL
-
+from tailrace.server.runtime.webhooks.addresses import parse_url
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 — the prefix of secrets in the form of Standard Webhooks
@@ -53,7 +52,7 @@ class TokenSignature:
         """See `Signature`."""
         now = int(time.time())
         claims: dict[str, object] = {
-            "aud": str(URL(config.url).origin()),
+            "aud": str(parse_url(config.url).origin()),
             "iat": now,
             "exp": now + _TOKEN_SECONDS,
             "jti": name,
