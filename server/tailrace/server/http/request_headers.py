@@ -18,7 +18,9 @@ EXTENSIONS_QUERY = "A2A-Extensions"
 
 def credentials_of(request: Request) -> Credentials:
     """Return the credentials of a request. Credentials in cookies and in the query are accepted only for GET and HEAD."""
-    query = QueryParams(query_of(request.scope))
+    sent = query_of(request.scope)
+    is_redacted = sent != request.scope.get("query_string", b"")
+    query = QueryParams(sent) if is_redacted else request.query_params
     return Credentials(request.headers, query, reads=request.method in ("GET", "HEAD"))
 
 
