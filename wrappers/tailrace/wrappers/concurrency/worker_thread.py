@@ -4,7 +4,8 @@ import asyncio
 import ctypes
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar, cast
+from functools import lru_cache
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import anyio
@@ -31,8 +32,8 @@ RELEASE_AFTER = 1.0
 # numpy).
 _JSON_TYPES = frozenset({str, bytes, int, float, bool, dict, list, tuple, type(None)})
 
-# For `isinstance`: the expression ``str | bytes`` would create an object at each call.
-_TEXT, _ARRAY = (str, bytes), (list, tuple)
+_TEXTS = frozenset({str, bytes})
+_BASE_TYPES = (str, bytes, BaseModel, dict, list, tuple, msgspec.Raw)
 
 _BYTES_OF_JSON_VALUE = 64  # average size
 
@@ -62,25 +63,36 @@ def json_cost(value: object) -> int:
     """
     if type(value) in _JSON_TYPES and not value:
         return 0
-    cost, waiting = 0, [value]
-    while waiting and cost <= MAX_INLINE_COST:
-        each = waiting.pop()
+    cost = 0
+    waiting: list[Any] = [value]
+    for each in waiting:  # the list grows
         cost += 1
-        if isinstance(each, _TEXT):
+        kind: type = each.__class__
+        if kind not in _JSON_TYPES:
+            kind = _base_type(kind)
+        if kind in _TEXTS:
             cost += len(each) // CHARACTERS_OF_VALUE
-        elif isinstance(each, BaseModel):
-            waiting += [member for member in vars(each).values() if type(member) not in _JSON_TYPES or member]
-        elif isinstance(each, dict):
-            members = cast("dict[object, object]", each)
-            for key in members:
-                if isinstance(key, _TEXT):
+        elif kind is dict:
+            for key in each:
+                if type(key) in _TEXTS:
                     cost += len(key) // CHARACTERS_OF_VALUE
-            waiting += members.values()
-        elif isinstance(each, _ARRAY):
-            waiting += cast("list[object]", each)
-        elif isinstance(each, msgspec.Raw):
+            waiting += each.values()
+        elif kind is list or kind is tuple:
+            waiting += each
+        elif kind is BaseModel:
+            members = each.__dict__.values()
+            waiting += [member for member in members if type(member) not in _JSON_TYPES or member]
+        elif kind is msgspec.Raw:
             cost += memoryview(each).nbytes // CHARACTERS_OF_VALUE
+        if cost > MAX_INLINE_COST:
+            break
     return cost
+
+
+@lru_cache(maxsize=1024)
+def _base_type(kind: type) -> type:
+    """Return the type as which `json_cost` processes the objects of a class; object for a single value."""
+    return next((base for base in _BASE_TYPES if issubclass(kind, base)), object)
 
 
 def json_text_cost(text: bytes) -> int:
