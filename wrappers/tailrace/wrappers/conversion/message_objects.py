@@ -16,7 +16,7 @@ Fields = dict[str, Any]
 
 def own_fields(metadata: Mapping[str, Any], key: str) -> Fields:
     """Return the fields of the wire format ``key`` in metadata; empty if there are none."""
-    return dict(as_mapping(metadata.get(key)) or {})
+    return dict(as_mapping(metadata.get(key)) or {}) if metadata else {}
 
 
 def own_metadata(key: str, fields: Mapping[str, Any], *standard: str) -> Fields:
@@ -28,9 +28,9 @@ def own_metadata(key: str, fields: Mapping[str, Any], *standard: str) -> Fields:
 def merged_fields(own: Mapping[str, Any], fields: Fields) -> Fields:
     """Merge a provider's own fields with ``fields``, which take precedence. The members of objects are merged too."""
     merged = {**own, **fields}
-    for name, value in fields.items():
-        if isinstance(value, dict) and isinstance(own.get(name), dict):
-            merged[name] = {**own[name], **value}
+    for name, value in own.items():
+        if isinstance(value, dict) and isinstance(fields.get(name), dict):
+            merged[name] = {**value, **fields[name]}
     return merged
 
 

@@ -15,7 +15,7 @@ BLANK_LINE = "\n\n"
 
 def join_texts(texts: Iterable[str]) -> str:
     """Join texts with blank lines. Empty texts are omitted."""
-    return BLANK_LINE.join(text for text in texts if text)
+    return BLANK_LINE.join(filter(None, texts))
 
 
 def message_text(message: Message) -> str:

@@ -6,7 +6,7 @@ escapes, order, number format), the cached part ends before the arguments. `enco
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -15,6 +15,9 @@ from tailrace.wrappers.incremental_json_encoder import encode_in_steps
 
 _LEVELS = 6
 """Maximum nesting depth of arguments in the messages of a request."""
+# Annotated, so that the type checker treats the members of a checked value as Any.
+_OBJECT: Any = dict
+_ARRAY: Any = (list, tuple)
 _MEMBERS = ("messages", "contents", "input")
 
 
@@ -33,13 +36,11 @@ class VerbatimObject(dict[str, Any]):
         self.text = text
 
 
-def encode_request(body: object) -> bytes:
+def encode_request(body: Any) -> bytes:
     """Encode the body of a request as compact JSON. Each `VerbatimObject` in the messages is encoded as its original text."""
-    if isinstance(body, Mapping):
-        members = cast("Mapping[str, object]", body)
+    if isinstance(body, _OBJECT):
         body = {
-            name: _with_texts(value, _LEVELS) if name in _MEMBERS else value
-            for name, value in members.items()
+            name: _with_texts(value, _LEVELS) if name in _MEMBERS else value for name, value in body.items()
         }
     return msgspec.json.encode(body) if in_event_loop() else encode_in_steps(body, msgspec.json.encode)
 
@@ -47,9 +48,12 @@ def encode_request(body: object) -> bytes:
 def _with_texts(value: Any, levels: int) -> Any:
     if isinstance(value, VerbatimObject):
         return msgspec.Raw(value.text.encode())
-    if levels and isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return {name: _with_texts(member, levels - 1) for name, member in members.items()}
-    if levels and isinstance(value, list | tuple):
-        return [_with_texts(item, levels - 1) for item in cast("list[Any]", value)]
+    if levels and isinstance(value, _OBJECT):
+        return {
+            # Most members are text, which needs no call.
+            name: member if member.__class__ is str else _with_texts(member, levels - 1)
+            for name, member in value.items()
+        }
+    if levels and isinstance(value, _ARRAY):
+        return [_with_texts(item, levels - 1) for item in value]
     return value

@@ -8,7 +8,7 @@ variables, and the arguments ``extra_headers``, ``extra_query`` and ``extra_body
 
 import os
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from tailrace.wrappers.errors import ConfigurationError
@@ -60,10 +60,9 @@ class OpenAIEndpoint:
                 ``openai`` package.
         """
         url, headers, body = self.url, self._headers, dict(members)
-        extra_headers, extra_query, extra_body = (
-            cast("Mapping[str, Any]", body.pop(name, None) or {})
-            for name in ("extra_headers", "extra_query", "extra_body")
-        )
+        extra_headers: Mapping[str, Any] = body.pop("extra_headers", None) or {}
+        extra_query: Mapping[str, Any] = body.pop("extra_query", None) or {}
+        extra_body: Mapping[str, Any] = body.pop("extra_body", None) or {}
         if extra_headers:
             headers = {**headers, **{field: str(value) for field, value in extra_headers.items()}}
         if extra_query:
