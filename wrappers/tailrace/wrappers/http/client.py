@@ -1,9 +1,11 @@
 """An HTTP/1.1 client with a connection pool, for model clients."""
 
 import asyncio
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from socket import SOCK_STREAM
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -25,7 +27,7 @@ KEEP_SECONDS = 15.0
 _ADDRESS_SECONDS = 10.0  # time for which the addresses of a host are cached
 _NEXT_ADDRESS_SECONDS = 0.25  # time before a connection to the next address is opened (RFC 8305)
 _TARGET_CHARACTERS = "%/:?#[]@!$&'()*+,;=~|"  # not escaped in paths and queries
-_LINE_BREAKS = ("\r", "\n", "\0")
+_LINE_BREAK = re.compile(r"[\r\n\0]")
 
 
 class HttpClient:
@@ -81,13 +83,9 @@ class HttpClient:
             ValueError: The name or value of a header field is invalid.
             OSError: `ConnectTimeout`, `ReadTimeout` or `TransportError`.
         """
-        origin = Origin.from_url(url)
+        origin, target, credentials = _address(url)
         proxy = self._proxies.find(origin)
-        fields = _header_fields(method, origin, url, headers, payload)
-        parts = urlsplit(url)
-        target = quote(
-            f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}", safe=_TARGET_CHARACTERS
-        )
+        fields = _header_fields(method, origin, credentials, headers, payload)
         if proxy is not None and origin.scheme == "http":
             target = f"http://{origin.authority}{target}"
             fields = {**fields, **proxy.headers}
@@ -210,13 +208,25 @@ def _default_tls() -> ssl.SSLContext:
     return context
 
 
+@lru_cache(maxsize=128)
+def _address(url: str) -> tuple[Origin, str, str | None]:
+    """Return the origin, request target and basic authentication of a URL. Model clients use the same URLs for all requests.
+
+    Raises:
+        TransportError: See `Origin.from_url`.
+    """
+    origin, parts = Origin.from_url(url), urlsplit(url)
+    target = quote(f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}", safe=_TARGET_CHARACTERS)
+    return origin, target, basic_credentials(url)
+
+
 def _head(request: HttpRequest, target: str) -> bytes:
-    fields = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    fields = "".join([f"{name}: {value}\r\n" for name, value in request.headers.items()])
     return f"{request.method} {target} HTTP/1.1\r\n{fields}\r\n".encode()
 
 
 def _header_fields(
-    method: str, origin: Origin, url: str, headers: Mapping[str, str], payload: bytes
+    method: str, origin: Origin, credentials: str | None, headers: Mapping[str, str], payload: bytes
 ) -> dict[str, str]:
     """Return all header fields of a request, by lower-case name. The last value of a name is used."""
     fields = {
@@ -225,15 +235,14 @@ def _header_fields(
         "accept-encoding": ACCEPTED,
         "user-agent": "tailrace",
     }
-    credentials = basic_credentials(url)
     if credentials:
         fields["authorization"] = credentials
-    fields.update((name.lower(), value) for name, value in headers.items())
+    fields |= {name.lower(): value for name, value in headers.items()}
     fields.pop("transfer-encoding", None)
     if payload or method not in ("GET", "DELETE", "OPTIONS"):
         fields["content-length"] = str(len(payload))
     for name, value in fields.items():
-        if any(each in name or each in value for each in _LINE_BREAKS) or not name or ":" in name:
+        if not name or ":" in name or _LINE_BREAK.search(name + value):
             raise ValueError(
                 f"the header field {name[:40]!r} cannot be sent: it has a line break, or no valid name"
             )
