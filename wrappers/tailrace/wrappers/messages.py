@@ -35,6 +35,12 @@ MAX_MESSAGE_LENGTH = 2_000
 
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
+# Arguments of `isinstance` in `json_value`. Those with an annotation make the members of a checked value Any for the type checker.
+_UNCHANGED = (int, msgspec.Raw)
+_OBJECT: Any = dict
+_ARRAY: Any = (list, tuple)
+_CONTAINERS = (dict, list, tuple)
+
 _MAX_EXCERPT = 100  # maximum number of characters of a value in an error message
 
 # A long word in an error message, for example an id, a name or a path, without quotation marks.
@@ -165,22 +171,19 @@ def json_value(value: object) -> Any:
     return _json_value(value, MAX_DEPTH)
 
 
-def _json_value(value: object, depth: int) -> Any:
+def _json_value(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return join_surrogates(value)
-    if value is None or isinstance(value, bool | int | msgspec.Raw):
+    if depth == 0 and isinstance(value, _CONTAINERS):
+        raise TooDeepError(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, _OBJECT):
+        return {_json_key(key): _json_value(item, depth - 1) for key, item in value.items()}
+    if value is None or isinstance(value, _UNCHANGED):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if depth == 0:
-        raise TooDeepError(f"nested deeper than {MAX_DEPTH} levels")
-    if isinstance(value, dict):
-        return {
-            _json_key(key): _json_value(item, depth - 1)
-            for key, item in cast("dict[object, object]", value).items()
-        }
-    if isinstance(value, list | tuple):
-        return [_json_value(item, depth - 1) for item in cast("list[object]", value)]
+    if isinstance(value, _ARRAY):
+        return [_json_value(item, depth - 1) for item in value]
     raise ValueError(f"{type(value).__name__} is not a JSON value")
 
 
