@@ -21,6 +21,8 @@ UNNAMED = ("", "unknown")
 Position = tuple[int, int]
 """Index of a message in the conversation, and index of a part in the message."""
 
+_TOOL_PARTS = (ContentPartToolCall, ContentPartToolResult)
+
 # Keys of a call or a result, in order of preference. A call matches a result with an equal key at the same position. None
 # matches no key.
 _Keys = tuple[Hashable, Hashable, Hashable, Hashable]
@@ -83,6 +85,15 @@ def calls_without_result(history: History, since: int = 0) -> list[ContentPartTo
         if each.message >= since
         and isinstance(part := history.conversation[each.message].content[each.part], ContentPartToolCall)
     ]
+
+
+def has_tool_parts(conversation: Sequence[Message]) -> bool:
+    """Return True if a message has a tool call or a tool result."""
+    for message in conversation:
+        for part in message.content:
+            if isinstance(part, _TOOL_PARTS):
+                return True
+    return False
 
 
 def rounds_of(conversation: Sequence[Message]) -> Iterator[tuple[range, range]]:

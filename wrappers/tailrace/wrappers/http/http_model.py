@@ -21,6 +21,7 @@ from tailrace.wrappers.continuation import JoinedChunks, Prefill
 from tailrace.wrappers.conversion.request_parameters import has_tools, merged
 from tailrace.wrappers.conversion.result_repair import with_repaired_results
 from tailrace.wrappers.conversion.tool_ids import with_matched_ids
+from tailrace.wrappers.conversion.tool_matching import has_tool_parts
 from tailrace.wrappers.conversion.tool_names import ToolNames
 from tailrace.wrappers.decoding.decoder import ResponseDecoder
 from tailrace.wrappers.decoding.error_reports import provider_error
@@ -208,6 +209,8 @@ class HTTPModel(Model):
         return ChunkStream(body, self._decoder(), names, self), close_body
 
     def _repaired_history(self, history: History, names: ToolNames) -> History:
+        if not has_tool_parts(history.conversation):
+            return history
         matched = with_repaired_results(with_matched_ids(history, pattern=self.converter.id_pattern))
         return names.replace_in_history(matched)
 
