@@ -21,7 +21,7 @@ from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai.request import read_responses_request
 from tailrace.server.protocols.openai.responses_encoder import ResponsesEncoder
 from tailrace.server.protocols.openai.stored_request import StoredRequest
-from tailrace.streaming import Agent, ArtifactUpdate, TextDelta, Update
+from tailrace.streaming import Agent, ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a import json_encoding, models
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.tools import tools
@@ -207,6 +207,21 @@ async def test_no_step_of_a_large_follow_up_is_done_in_the_event_loop(url: str, 
     found = await post(f"{url}/message:stream", json.dumps({"message": message}).encode())
     assert found.status == 200, found.body[:500]
     assert [step for step in steps if step[1] > MOST_BYTES] == []
+
+
+async def test_the_cost_of_a_turn_counts_the_message_and_the_history() -> None:
+    costs: list[int] = []
+
+    async def work(turn: Turn) -> AsyncGenerator[Update]:
+        costs.append(turn.cost)
+        yield StatusUpdate(TaskState.WORKING)
+
+    async with serving(create_app(handler=work)) as url:
+        for text in (LARGE, "hi"):
+            found = await post(f"{url}/message:send", text_in_a2a(contextId="c", parts=[{"text": text}]))
+            assert found.status == 200, found.body[:500]
+    assert len(costs) == 2
+    assert min(costs) > MAX_INLINE_COST
 
 
 async def test_a_large_task_is_encoded_for_a_webhook_outside_of_the_event_loop(

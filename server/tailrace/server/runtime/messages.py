@@ -54,6 +54,8 @@ def check_message(message: Message) -> Sequence[str]:
     check_id("message.messageId", message.message_id)
     check_id("message.contextId", message.context_id)
     check_id("message.taskId", message.task_id)
+    if not message.metadata and all(part.text is not None and not part.metadata for part in message.parts):
+        return ()  # texts without metadata are always valid
     try:
         common = to_common_message(message)
     except ValueError as error:

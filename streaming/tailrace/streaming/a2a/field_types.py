@@ -60,6 +60,8 @@ RoleField = Annotated[Role, BeforeValidator(_by_number({1: Role.USER, 2: Role.AG
 
 
 def _join_text_surrogates(value: object) -> object:
+    if type(value) is str and value.isascii():
+        return value
     return join_surrogates(value) if isinstance(value, str) else value
 
 
