@@ -10,6 +10,7 @@ from tailrace.server.store.schema import completion_metadata, completions, tasks
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 _COMPLETE = (TaskState.COMPLETED.value, TaskState.INPUT_REQUIRED.value)
+_INSERT_COMPLETION = insert(completions).inline()
 
 
 class CompletionStore:
@@ -94,7 +95,7 @@ class CompletionStore:
 def insert_completion(connection: Connection, owner: str, completion: StoredCompletion) -> None:
     """Add a completion."""
     key = {"task_id": completion.task_id, "turn": completion.turn}
-    connection.execute(insert(completions).values(owner=owner, model=completion.model, **key))
+    connection.execute(_INSERT_COMPLETION, {"owner": owner, "model": completion.model, **key})
     _insert_metadata(connection, completion.task_id, completion.turn, completion.metadata)
 
 

@@ -63,6 +63,8 @@ def search_text_of(title: str) -> str:
     Marks are accents, and the vowel signs of Hebrew and Arabic, for example (category Mn of Unicode).
     NUL is removed: SQLite would search only the text before it, and PostgreSQL rejects it.
     """
+    if title.isascii():  # ASCII characters have no decomposition, and none of them is a mark
+        return title.lower().replace("\0", "")
     decomposed = unicodedata.normalize("NFKD", title).casefold()
     unmarked = "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
     return unicodedata.normalize("NFC", unmarked.translate(_SIMPLE))
@@ -192,4 +194,4 @@ def _statements(dialect: str) -> tuple[Executable, Executable]:
         index_elements=[conversations.c.owner, conversations.c.context_id],
         set_={"updated": put.excluded.updated},
     )
-    return insert_into(conversation_tasks).on_conflict_do_nothing(), put
+    return insert_into(conversation_tasks).inline().on_conflict_do_nothing(), put

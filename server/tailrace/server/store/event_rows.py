@@ -18,6 +18,8 @@ Row = tuple[str, int, bytes, str | None]
 # Maximum rows of a statement. A row has four parameters, and older SQLite versions allow 999 parameters.
 _MOST_ROWS = 128
 
+_INSERT_EVENT = insert(events)
+
 
 def insert_events(connection: Connection, rows: Sequence[Row]) -> None:
     """Insert events in the current transaction.
@@ -27,7 +29,7 @@ def insert_events(connection: Connection, rows: Sequence[Row]) -> None:
     """
     if rows:
         names = ("task_id", "number", "body", "state")
-        connection.execute(insert(events), [dict(zip(names, row, strict=True)) for row in rows])
+        connection.execute(_INSERT_EVENT, [dict(zip(names, row, strict=True)) for row in rows])
 
 
 def statements(rows: Sequence[Row], conflict: str = "") -> list[tuple[str, tuple[Any, ...]]]:

@@ -91,9 +91,8 @@ def write_tasks(
         for webhook in write.webhooks:
             webhooks.put(connection, webhook, node)
         if write.send_key is not None:
-            named = write.send_key
-            values = msgspec.structs.asdict(named)
-            connection.execute(insert(send_keys).values(owner=write.owner, **values))
+            key = msgspec.structs.asdict(write.send_key)
+            connection.execute(_INSERT_SEND_KEY, {"owner": write.owner, **key})
         if write.completion is not None:
             insert_completion(connection, write.owner, write.completion)
     insert_usage(connection, writes)
@@ -189,8 +188,10 @@ def put_unlisted_task(connection: Connection, row: dict[str, Any], *, may_create
     )  # another server may have inserted the task at the same time
 
 
-# Created once, because building such a statement takes longer than running it.
-_INSERT_MESSAGE = insert(messages)
+# Created once, because building such a statement takes longer than running it. With `inline`, SQLAlchemy does not fetch the
+# primary key of the new row.
+_INSERT_MESSAGE = insert(messages).inline()
+_INSERT_SEND_KEY = insert(send_keys)
 _INSERT_TASK = insert(tasks)
 _UPDATE_TASK = (
     update(tasks)

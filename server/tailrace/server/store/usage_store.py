@@ -248,7 +248,7 @@ def _insert(dialect: str) -> Executable:
         from sqlalchemy.dialects.sqlite import insert as insert_into
     else:
         from sqlalchemy.dialects.postgresql import insert as insert_into
-    insert = insert_into(ledger)
+    insert = insert_into(ledger).inline()
     return insert.on_conflict_do_update(
         index_elements=["task_id", "turn", "attempt"], set_={"state": insert.excluded.state}
     )

@@ -27,9 +27,8 @@ from tailrace.server.store.schema import claims, deletions, tasks
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.task_rows import Bodies, has_all_events, write_tasks
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
 from tailrace.wrappers import StoreError
-from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST
+from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_cost
 
 logger = logging.getLogger("tailrace.server")
 
@@ -472,10 +471,10 @@ def is_large_batch(writes: Sequence[TaskWrite]) -> bool:
     """Return whether encoding and writing a batch takes long."""
     total = 0
     for write in writes:
-        cost = (
-            cost_of(write.messages) + sum(len(event.body) for event in write.events) // _BYTES_OF_EVENT_COST
-        )
-        cost += cost_of_task(write.snapshot) if write.snapshot is not None else 0
+        size = 0
+        for event in write.events:
+            size += len(event.body)
+        cost = json_cost(write.messages) + json_cost(write.snapshot) + size // _BYTES_OF_EVENT_COST
         if cost > MAX_INLINE_COST:
             return True
         total += cost
