@@ -10,8 +10,10 @@ from msgspec import structs
 from support.store_objects import numbers_of, open_store, task, user_message, write
 from tailrace.server.store import store as stores
 from tailrace.server.store.store import ListPosition, PushConfig, Store, TaskFilter, TaskWrite
-from tailrace.streaming import TaskState
+from tailrace.streaming import StatusUpdate, TaskState
+from tailrace.streaming.a2a.models import A2AModel
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers import ConfigurationError, StoreError
 
 
@@ -48,6 +50,25 @@ async def test_a_task_is_brought_up_to_date_in_place(store_url: str) -> None:
         assert stored is not None
         assert (stored.number, stored.task.status.state) == (2, TaskState.COMPLETED)
         assert await store.load_unfinished() == [("u", "me")]
+
+
+async def test_a_snapshot_that_the_last_event_contains_is_not_encoded_again(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = TaskRecord.create(user_message('Ä "quoted"\u2028 text\\ {"task":'))
+    event, snapshot = record.begin()
+    later = record.apply(StatusUpdate(TaskState.COMPLETED))
+    async with open_store(store_url) as store:
+        with monkeypatch.context() as patch:
+            patch.delattr(A2AModel, "to_json")
+            await store.commit([TaskWrite(record.id, "me", record.context_id, (event,), snapshot)])
+        stored = await store.load_task(record.id, "me")
+        assert stored is not None
+        assert (stored.number, stored.task) == (1, snapshot)
+        await store.commit([TaskWrite(record.id, "me", record.context_id, (later,), record.snapshot())])
+        stored = await store.load_task(record.id, "me")
+        assert stored is not None
+        assert (stored.number, stored.task) == (2, record.snapshot())
 
 
 async def test_only_the_owner_finds_a_task(store_url: str) -> None:

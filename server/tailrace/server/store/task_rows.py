@@ -28,6 +28,8 @@ from tailrace.server.store.usage_store import insert_usage
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task
 
+_TASK_EVENT = b'{"task":'  # the beginning of an event that contains the task
+
 _ACTIVE = [state.value for state in TaskState if not (state.terminal or state.interrupted)]
 
 
@@ -40,6 +42,12 @@ def has_running_turn() -> ColumnElement[bool]:
     return or_(tasks.c.state.in_(_ACTIVE), (tasks.c.state == TaskState.AUTH_REQUIRED.value) & follows)
 
 
+def encoded_snapshot(write: TaskWrite) -> bytes:
+    """Return the JSON of the snapshot of a write from its last event; empty if this event does not contain the task."""
+    body = write.events[-1].body if write.events else b""
+    return body[len(_TASK_EVENT) : -1] if body.startswith(_TASK_EVENT) else b""
+
+
 class Bodies:
     """The JSON of the messages and snapshots of writes, encoded before the transaction begins.
 
@@ -48,9 +56,12 @@ class Bodies:
     """
 
     def __init__(self, writes: Sequence[TaskWrite]) -> None:
-        messages = (message for write in writes for message in write.messages)
-        snapshots = (write.snapshot for write in writes if write.snapshot is not None)
-        self._bodies = {id(each): each.to_json() for each in (*messages, *snapshots)}
+        self._bodies: dict[int, bytes] = {}
+        for write in writes:
+            for message in write.messages:
+                self._bodies[id(message)] = message.to_json()
+            if write.snapshot is not None:
+                self._bodies[id(write.snapshot)] = encoded_snapshot(write) or write.snapshot.to_json()
 
     def __getitem__(self, value: Message | Task) -> bytes:
         """Return the JSON of a message or a snapshot."""

@@ -25,7 +25,7 @@ from tailrace.server.store.retention import (
 )
 from tailrace.server.store.schema import claims, deletions, tasks
 from tailrace.server.store.secret_keys import SecretKeys
-from tailrace.server.store.task_rows import Bodies, has_all_events, write_tasks
+from tailrace.server.store.task_rows import Bodies, encoded_snapshot, has_all_events, write_tasks
 from tailrace.streaming.a2a.event import Event
 from tailrace.wrappers import StoreError
 from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_cost
@@ -474,7 +474,9 @@ def is_large_batch(writes: Sequence[TaskWrite]) -> bool:
         size = 0
         for event in write.events:
             size += len(event.body)
-        cost = json_cost(write.messages) + json_cost(write.snapshot) + size // _BYTES_OF_EVENT_COST
+        cost = json_cost(write.messages) + size // _BYTES_OF_EVENT_COST
+        if write.snapshot is not None and not encoded_snapshot(write):
+            cost += json_cost(write.snapshot)
         if cost > MAX_INLINE_COST:
             return True
         total += cost
