@@ -77,11 +77,11 @@ class BedrockModel(DirectModel):
         """The converter between the common history and Converse messages."""
         return self._converter
 
-    async def _post(self, history: History, parameters: Mapping[str, Any]) -> HttpResponse:
+    async def _post(self, history: History, parameters: Mapping[str, Any], cost: int) -> HttpResponse:
         if self._credentials is not None:
             # The call may request new credentials over the network.
             self._frozen = await to_thread.run_sync(self._credentials.get_frozen_credentials)
-        return await super()._post(history, parameters)
+        return await super()._post(history, parameters, cost)
 
     async def _find_prefill(self) -> Prefill:
         return Prefill(is_exact=True)  # models other than Anthropic's and Amazon's return 400

@@ -3,14 +3,14 @@
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Unpack
 
 import anyio
 
-from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
-from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
+from tailrace.wrappers.concurrency.async_resource import Exit
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 from tailrace.wrappers.decoding.lenient_json import read_json
 from tailrace.wrappers.decoding.verbatim_json import encode_request
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
@@ -120,11 +120,8 @@ class DirectModel(HTTPModel):
             await self._http.aclose()
             self._http = None
 
-    def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Body]:
-        return AsyncResource(partial(self._posted, history, parameters))
-
-    async def _posted(self, history: History, parameters: Mapping[str, Any]) -> tuple[Body, Exit]:
-        response = await self._post(history, parameters)
+    async def _send(self, history: History, parameters: dict[str, Any], cost: int) -> tuple[Body, Exit]:
+        response = await self._post(history, parameters, cost)
         return response.body, partial(close_response, response)
 
     def _encoded(
@@ -133,8 +130,7 @@ class DirectModel(HTTPModel):
         url, headers, body = self._request(history, parameters)
         return url, headers, body if isinstance(body, bytes) else encode_request(body)
 
-    async def _post(self, history: History, parameters: Mapping[str, Any]) -> HttpResponse:
-        cost = history_cost(history) + json_cost(parameters)
+    async def _post(self, history: History, parameters: Mapping[str, Any], cost: int) -> HttpResponse:
         return await self._send_encoded(cost, partial(self._encoded, history, parameters))
 
     async def _send_encoded(

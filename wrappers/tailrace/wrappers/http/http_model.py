@@ -112,8 +112,17 @@ class HTTPModel(Model):
         return merged(self._parameters, self._members(options))
 
     @abstractmethod
-    def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Body]:
-        """Send a request with the members ``parameters``. Yield the body of the response."""
+    async def _send(self, history: History, parameters: dict[str, Any], cost: int) -> tuple[Body, Exit]:
+        """Send a request with the members ``parameters``.
+
+        Args:
+            history: The repaired conversation.
+            parameters: The members.
+            cost: The cost of ``history`` and ``parameters`` for `run_bounded`.
+
+        Returns:
+            The body of the response, and a function that closes the response.
+        """
 
     @abstractmethod
     def _decoder(self) -> ResponseDecoder[Any]:
@@ -186,15 +195,17 @@ class HTTPModel(Model):
             parameters = self._request_members(options)
             if members:
                 parameters = {**parameters, **members}
-            parameters = await run_bounded(json_cost(parameters), names.replace_in_parameters, parameters)
-            history = await run_bounded(history_cost(history), self._repaired_history, history, names)
-            sending = self._send(history, parameters)
-            body = await sending.__aenter__()
+            parameters_cost, cost = json_cost(parameters), history_cost(history)
+            parameters = await run_bounded(parameters_cost, names.replace_in_parameters, parameters)
+            repaired = await run_bounded(cost, self._repaired_history, history, names)
+            if repaired is not history:
+                cost = history_cost(repaired)
+            body, close_body = await self._send(repaired, parameters, cost + parameters_cost)
             wrap = BODY_WRAPPER.get()
             body = body if wrap is None else wrap(body)
         except ValueError as error:
             raise ProtocolError(f"{self.provider} does not support this request: {error}") from error
-        return self._response_chunks(body, names if names.has_changes else None, sending.__aexit__)
+        return self._response_chunks(body, names if names.has_changes else None, close_body)
 
     def _response_chunks(
         self, body: Body, names: ToolNames | None, close_body: Exit

@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Protocol, cast
 
 import httpx2
 
+from tailrace.wrappers.concurrency.async_resource import Exit
 from tailrace.wrappers.http import HttpClient, ResponseBody
 from tailrace.wrappers.http.http_model import HTTPModel
+from tailrace.wrappers.http.response import Body
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import REQUEST_HEADERS
 
@@ -46,8 +48,12 @@ class ClientModel(HTTPModel):
     def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
         """Request a streaming response with the official client (``with_streaming_response``)."""
 
+    async def _send(self, history: History, parameters: dict[str, Any], cost: int) -> tuple[Body, Exit]:
+        sending = self._sending(history, parameters)
+        return await sending.__aenter__(), sending.__aexit__
+
     @asynccontextmanager
-    async def _send(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[ResponseBody]:
+    async def _sending(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[ResponseBody]:
         broken: tuple[type[Exception], ...] = (*self.connection_errors, httpx2.HTTPError, OSError)
         try:
             async with self._open(history, _with_headers(parameters)) as response:

@@ -13,7 +13,7 @@ import anyio
 import httpx2
 import openai
 
-from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
+from tailrace.wrappers.concurrency.async_resource import Exit
 from tailrace.wrappers.continuation import Prefill
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
 from tailrace.wrappers.http.official_client_model import sent_request, tries_of
@@ -65,10 +65,7 @@ class OpenAIModel(ChatCompletionsModel):
         )
         self._openai = client
 
-    def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Body]:
-        return AsyncResource(partial(self._open, history, parameters))
-
-    async def _open(self, history: History, parameters: dict[str, Any]) -> tuple[Body, Exit]:
+    async def _send(self, history: History, parameters: dict[str, Any], cost: int) -> tuple[Body, Exit]:
         members = self._all_members(history, parameters)
         arguments = {name: members.pop(name) for name in _ARGUMENTS if name in members}
         arguments["extra_headers"] = {**REQUEST_HEADERS.get(), **(arguments.get("extra_headers") or {})}

@@ -86,15 +86,15 @@ class ResponsesModel(DirectModel):
         defaults = {"model": self.name, "input": items, "stream": True, "store": False}
         return self._endpoint.request({**defaults, **include, **parameters})
 
-    async def _post(self, history: History, parameters: Mapping[str, Any]) -> HttpResponse:
+    async def _post(self, history: History, parameters: Mapping[str, Any], cost: int) -> HttpResponse:
         try:
-            return await super()._post(history, parameters)
+            return await super()._post(history, parameters, cost)
         except UpstreamError as error:
             # Models without reasoning reject the member ``include``.
             if not self._seals_reasoning or "include" in parameters or not _rejects_include(error):
                 raise
         self._seals_reasoning = False
-        return await super()._post(history, parameters)
+        return await super()._post(history, parameters, cost)
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
         return self._embeddings.request(members)
