@@ -388,7 +388,7 @@ class History(_Model):
 
     @model_validator(mode="after")
     def _no_system_turns(self) -> "History":
-        if any(message.role is Role.SYSTEM for message in self.conversation):
+        if Role.SYSTEM in [message.role for message in self.conversation]:
             raise ValueError("a system message belongs in History.system_message, not in the conversation")
         return self
 

@@ -23,6 +23,7 @@ from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 W = TypeVar("W", bound=ChunkWrapper[Any])
 
 _BOM = b"\xef\xbb\xbf"
+_BOM_SIZE = 3
 _SPACE = b" \t\r\n"
 _SPACES = _SPACE.decode()
 # Searching ``bytes`` for an integer is ten times faster than searching for ``bytes``.
@@ -351,9 +352,9 @@ class EventDecoder(ResponseDecoder[W]):
             All bytes of the body so far; empty if the framing is not known yet.
         """
         head = self._head
-        if len(head) < len(_BOM) and _BOM.startswith(head):
+        if _BOM.startswith(head):
             return b""
-        is_start = len(head) - len(data) < len(_BOM)  # the byte order mark may end in the latest bytes
+        is_start = len(head) - len(data) < _BOM_SIZE  # the byte order mark may end in the latest bytes
         first_byte = (head.removeprefix(_BOM) if is_start else data).lstrip(_SPACE)[:1]
         if first_byte and first_byte in b"{[":
             self._framing = JSONDecoder(max_value_bytes=self._bound)

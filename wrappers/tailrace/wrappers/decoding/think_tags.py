@@ -73,8 +73,9 @@ class ThinkTagSplitter:
     def _before(self, text: str) -> list[tuple[ThinkingChannel, str]]:
         if not self._tag:
             rest = text.lstrip()
-            self._buffer_space(text[: len(text) - len(rest)])
-            text = rest
+            if rest != text:
+                self._buffer_space(text[: len(text) - len(rest)])
+                text = rest
         text_so_far = self._tag + text
         if text_so_far.startswith(OPENING):
             self._state = _State.THINKING

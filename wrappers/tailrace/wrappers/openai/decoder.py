@@ -349,11 +349,11 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     def _feed_slow(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
         # Chunk objects have no framing, so `EventDecoder.feed` always passes them to this method. The fast path for bytes
         # need not check for them.
+        if isinstance(data, bytes | bytearray):
+            return super()._feed_slow(data)
         if isinstance(data, Mapping):
             return self.wrap(dict(data))
-        if hasattr(data, "model_dump"):
-            return self.wrap(plain_chunk(cast("ChatCompletionChunk", data)))
-        return super()._feed_slow(cast("bytes", data))
+        return self.wrap(plain_chunk(data))
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of one chunk; see `wrap_mapping`."""
@@ -477,4 +477,5 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         self._tier, self._fingerprint = chunk.service_tier, chunk.system_fingerprint
         self._server, self._object = chunk.provider, chunk.object
         self._created = self._created or bool(chunk.created)
-        return {name: value for name in _ENVELOPE if (value := getattr(chunk, name)) not in (None, "", 0)}
+        values = (self._id, self._model, chunk.created, self._tier, self._fingerprint, self._server)
+        return {name: value for name, value in zip(_ENVELOPE, values, strict=True) if value}

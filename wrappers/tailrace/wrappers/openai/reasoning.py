@@ -80,7 +80,7 @@ def _turns(conversation: Sequence[Message]) -> Iterable[range]:
     """Yield the index range of each turn: a user message, and the messages after it, up to the next user message."""
     start = 0
     for position, message in enumerate(conversation):
-        if message.role is Role.USER and not _only_results(message) and position > start:
+        if message.role is Role.USER and position > start and not _only_results(message):
             yield range(start, position)
             start = position
     yield range(start, len(conversation))
