@@ -177,7 +177,7 @@ class MessageIntake:
         if not handler.replies_directly:
             submitted = await run_bounded(context.cost, record.begin)
         permit = self._admit(active)
-        active.running = True
+        active.running = True  # its cancel scope is new
         self._tasks.add(active)
         active.new_messages.extend(before)
         origin = self._observer.origin()
