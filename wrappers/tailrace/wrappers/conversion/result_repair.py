@@ -14,6 +14,7 @@ from tailrace.wrappers.conversion.tool_matching import (
     Position,
     calls_of,
     calls_without_result,
+    has_tool_parts,
     match_results,
     results_of,
     rounds_of,
@@ -71,6 +72,8 @@ def with_repaired_results(history: History, *, add_missing: bool = True) -> Hist
     Returns:
         The repaired history; the same object if no repair is necessary.
     """
+    if not has_tool_parts(history.conversation):
+        return history
     repaired = _ResultRepair(history.conversation, add_missing=add_missing).messages()
     if len(repaired) == len(history.conversation) and all(map(is_, repaired, history.conversation)):
         return history

@@ -3,7 +3,14 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from tailrace.wrappers.conversion.tool_matching import UNNAMED, Position, calls_of, match_results, results_of
+from tailrace.wrappers.conversion.tool_matching import (
+    UNNAMED,
+    Position,
+    calls_of,
+    has_tool_parts,
+    match_results,
+    results_of,
+)
 from tailrace.wrappers.messages import ContentPart, History, Message
 
 
@@ -29,6 +36,8 @@ def with_matched_ids(
         ValueError: ``create_id`` returned an id that does not match the pattern, or only ids that are in use.
     """
     conversation = history.conversation
+    if not has_tool_parts(conversation):
+        return history
     ids = _new_ids(conversation, pattern, create_id or _default_id)
     replaced: dict[Position, ContentPart] = {}
     for at, call in calls_of(conversation):
