@@ -241,8 +241,7 @@ class SSEDecoder:
             else:
                 self.last_event_id = self._id
                 if pending:
-                    data = pending.pop() if len(pending) == 1 else b"\n".join(pending)
-                    events.append(ServerSentEvent(data, self._event, self._id))
+                    events.append(ServerSentEvent(b"\n".join(pending), self._event, self._id))
                     pending.clear()
                     size = 0
                 self._event = ""
