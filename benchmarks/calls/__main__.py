@@ -1,4 +1,4 @@
-"""``python -m benchmarks.calls``: count the function calls of a token on a running server, and list them in order."""
+"""``python -m benchmarks.calls``: count the function calls of a token, and of the beginning of a turn, on a running server."""
 
 import json
 import sys

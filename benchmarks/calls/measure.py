@@ -111,6 +111,19 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnCalls:
+    """The calls of one turn from the request to the first text, on a server that is otherwise idle.
+
+    Attributes:
+        python_calls: Calls of Python functions.
+        c_calls: Calls of C functions from Python.
+    """
+
+    python_calls: float
+    c_calls: float
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """The windows of a run, with the same number of streams in three modes.
 
@@ -118,11 +131,13 @@ class Measurement:
         paced: Each stream receives its tokens at fixed times. A busy machine merges more tokens, which lowers the figures.
         grouped: The server receives ``GROUP`` tokens of as many streams together.
         alone: The server receives one token at a time.
+        turn: A turn until its first text.
     """
 
     paced: Window
     grouped: Window
     alone: Window
+    turn: TurnCalls
 
 
 def measure(
@@ -218,7 +233,8 @@ class _Run:
             for connection in connections[:4]:
                 await connection.ask(reader_requests.start(reader_requests.A2A, Plan(20)))
         paced = await self._paced(rate, chance)
-        return Measurement(paced, await self._stepped(min(GROUP, self._streams)), await self._stepped(1))
+        grouped, alone = await self._stepped(min(GROUP, self._streams)), await self._stepped(1)
+        return Measurement(paced, grouped, alone, await self._turn())
 
     @asynccontextmanager
     async def _connections(self) -> AsyncGenerator[list[Connection]]:
@@ -276,6 +292,25 @@ class _Run:
             upstream.close()
             await _complete(pending, plan)
         return self._window(found, steps * group, group)
+
+    async def _turn(self) -> TurnCalls:
+        """Count while streams begin one after the other. Each waits for the first text of the one before."""
+        plan = Plan(2, hold=1)
+        async with self._connections() as connections:
+            upstream = await connect(self._upstream)
+            pending: list[Awaitable[Recording]] = []
+            self._server.start_counting()
+            for connection in connections:
+                pending.append(connection.ask(reader_requests.start(reader_requests.A2A, plan)))
+                await connection.seen(b"artifactUpdate")
+            found = await self._server.stop_counting()
+            await upstream.ask(reader_requests.release())
+            upstream.close()
+            await _complete(pending, plan)
+        calls = dict.fromkeys((True, False), 0)
+        for file, _, times in found["calls"]:
+            calls[bool(file)] += times
+        return TurnCalls(calls[True] / self._streams, calls[False] / self._streams)
 
     def _window(self, found: dict[str, Any], tokens: int, group: int) -> Window:
         if not tokens or not found["path"]:

@@ -27,6 +27,7 @@ def summary(found: Measurement) -> Iterator[str]:
     python, c = found.alone.path_calls
     yield f"on the path of a token: {python} Python calls, {c} C calls"
     yield f"files on the path: {len(found.alone.files)}, of tailrace {len(_own_files(found.alone))}"
+    yield f"a turn until its first text: {found.turn.python_calls:.0f} Python calls, {found.turn.c_calls:.0f} C calls"
 
 
 def listing(window: Window) -> Iterator[str]:
@@ -51,7 +52,8 @@ def section(found: Measurement) -> str:
         f"{found.grouped.python_calls:.1f} Python calls and {found.grouped.c_calls:.1f} C calls. A token that is alone takes "
         f"{python} Python calls and {c} C calls in {len(exact.path)} callbacks of the event loop, in "
         f"{len(exact.files)} files, {len(_own_files(exact))} of them tailrace's. C functions are in brackets below the function "
-        "that calls them."
+        f"that calls them. A turn takes {round(found.turn.python_calls, -1):.0f} Python calls and "
+        f"{round(found.turn.c_calls, -1):.0f} C calls until its first text."
     )
     return "\n".join((*wrap(figures, _WIDTH), "", "```text", *listing(exact), "```", ""))
 

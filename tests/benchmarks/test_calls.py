@@ -11,7 +11,7 @@ import uvloop
 
 from benchmarks.calls import bounds, path
 from benchmarks.calls.counter import CallCounter
-from benchmarks.calls.measure import Call, Function, Measurement, Window, measure
+from benchmarks.calls.measure import Call, Function, Measurement, TurnCalls, Window, measure
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +45,11 @@ def test_the_path_of_a_token_begins_at_the_providers_socket_and_is_all_that_is_c
     assert len(others) + 1 == pytest.approx(found.alone.python_calls + found.alone.c_calls, rel=0.1)
     assert any(call.name.startswith(("Connection.", "Cursor.")) for call in others)  # of sqlite3
     assert any(file.startswith("tailrace/wrappers/") for file in found.alone.files)
+
+
+def test_a_turn_takes_more_calls_than_a_token(found: Measurement) -> None:
+    assert found.turn.python_calls > 10 * found.alone.python_calls
+    assert found.turn.c_calls > 10 * found.alone.c_calls
 
 
 def test_another_count_gives_the_same_path(found: Measurement) -> None:
@@ -84,17 +89,21 @@ def _window(python_calls: float = 1, c_calls: float = 1, files: int = 1, path_ca
 
 
 @pytest.mark.parametrize(
-    ("grouped", "alone", "broken"),
+    ("grouped", "alone", "turn", "broken"),
     [
-        (_window(), _window(), []),
-        (_window(python_calls=1e3), _window(), ["Python calls a token, in groups"]),
-        (_window(c_calls=1e3), _window(), ["C calls a token, in groups"]),
-        (_window(), _window(path_calls=200), ["Python calls on the path of a token"]),
-        (_window(), _window(files=40), ["files on the path of a token"]),
+        (_window(), _window(), TurnCalls(1, 1), []),
+        (_window(python_calls=1e3), _window(), TurnCalls(1, 1), ["Python calls a token, in groups"]),
+        (_window(c_calls=1e3), _window(), TurnCalls(1, 1), ["C calls a token, in groups"]),
+        (_window(), _window(path_calls=200), TurnCalls(1, 1), ["Python calls on the path of a token"]),
+        (_window(), _window(files=40), TurnCalls(1, 1), ["files on the path of a token"]),
+        (_window(), _window(), TurnCalls(1e4, 1), ["Python calls of a turn until its first text"]),
+        (_window(), _window(), TurnCalls(1, 1e4), ["C calls of a turn until its first text"]),
     ],
 )
-def test_more_calls_or_files_break_a_bound(grouped: Window, alone: Window, broken: list[str]) -> None:
-    verdicts = bounds.judge(Measurement(_window(1e3, 1e3, 60, 200), grouped, alone))
+def test_more_calls_or_files_break_a_bound(
+    grouped: Window, alone: Window, turn: TurnCalls, broken: list[str]
+) -> None:
+    verdicts = bounds.judge(Measurement(_window(1e3, 1e3, 60, 200), grouped, alone, turn))
     assert [verdict.what for verdict in verdicts if not verdict.holds] == broken
 
 
