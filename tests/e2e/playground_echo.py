@@ -17,7 +17,7 @@ from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Locator, Page, Request
+    from playwright.async_api import Browser, Locator, Page, Request, Route
 
 SKILL = AgentSkill(
     id="echo", name="Echo", description="Repeats.", tags=("echo",), examples=("Say hello", "Say goodbye")
@@ -128,3 +128,35 @@ def call_of(request: "Request") -> dict[str, Any]:
     """Return the JSON-RPC object of a request; empty for other requests."""
     body = request.post_data
     return json.loads(body) if body and body.startswith("{") else {}
+
+
+class Hold:
+    """Requests of a page that wait until the test releases them."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self._released = anyio.Event()
+        self._held = anyio.Event()
+
+    async def handle(self, route: "Route") -> None:
+        """Hold a request of the method; others continue."""
+        if method_of(route.request) == self._method and not self._released.is_set():
+            self._held.set()
+            await self._released.wait()
+        await route.fallback()
+
+    async def begun(self) -> None:
+        """Wait until a request is held."""
+        with anyio.fail_after(30):
+            await self._held.wait()
+
+    def release(self) -> None:
+        """Let all requests of the method continue, also later ones."""
+        self._released.set()
+
+
+async def hold(page: "Page", method: str) -> Hold:
+    """Hold all requests of a JSON-RPC method from now on."""
+    held = Hold(method)
+    await page.route(lambda _: True, held.handle)
+    return held

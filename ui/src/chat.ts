@@ -295,8 +295,9 @@ export class TailraceChat extends HTMLElement implements Host {
 		emit(this, "conversationchange", { contextId });
 	}
 
-	/** Open a conversation, and follow its running tasks; a new one for an empty id. */
+	/** Open a conversation, and follow its running tasks; a new one for an empty id. One that is being loaded is not loaded again. */
 	open(contextId: string): Promise<unknown> {
+		if (contextId && contextId === this.#transcript.loading) return this.opened;
 		return (this.opened = this.#load(contextId));
 	}
 
@@ -321,17 +322,14 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#drawButtons();
 		if (!contextId) return;
 		this.#loadVersions();
-		const { client } = this;
 		try {
-			await this.#transcript.load(contextId);
-			if (client !== this.client || contextId !== this.contextId) return;
+			if (!(await this.#transcript.load(contextId)) || contextId !== this.contextId) return;
 			const [first] = this.#transcript.views;
 			if (first) return this.#conversations.opened(contextId, first.firstParts);
 			this.#conversations.remove(contextId); // it was deleted elsewhere
 			const unknown = el("div.welcome", {}, el("p", {}, this.#strings.unknownConversation), button("small", this.#strings.newConversation, () => this.#begin()));
 			this.#log.restart(this.#fills ? unknown : this.#welcome()); // embedders may choose ids of new conversations
 		} catch (error) {
-			if (client !== this.client || contextId !== this.contextId) return;
 			this.#log.node.replaceChildren(requestProblem(this.#strings, error as Error, again));
 			if (error instanceof AgentError && error.status === 401) this.#askToken(again);
 		}

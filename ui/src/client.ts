@@ -328,8 +328,8 @@ export class AgentClient {
 	}
 
 	/** One page of tasks, the one with the newest status first. */
-	listTasks(filter: { contextId?: string; includeArtifacts?: boolean; pageSize?: number; pageToken?: string } = {}): Promise<Page> {
-		return this.call("ListTasks", filter);
+	listTasks(filter: { contextId?: string; includeArtifacts?: boolean; pageSize?: number; pageToken?: string } = {}, signal?: AbortSignal): Promise<Page> {
+		return this.call("ListTasks", filter, { signal });
 	}
 
 	/** Whether the caller has tasks in a conversation. */
@@ -341,8 +341,8 @@ export class AgentClient {
 	 * The messages of a conversation, or its newest `historyLength` ones, oldest first; a method of the extension. With
 	 * `omitTaskFiles`, files that `listTasks` returns have no content; with `omitFiles`, no file has.
 	 */
-	async conversation(contextId: string, options: { historyLength?: number; omitTaskFiles?: boolean; omitFiles?: boolean } = {}): Promise<Message[]> {
-		return (await this.call<{ messages?: Message[] }>("GetConversation", { contextId, ...options })).messages ?? [];
+	async conversation(contextId: string, options: { historyLength?: number; omitTaskFiles?: boolean; omitFiles?: boolean } = {}, signal?: AbortSignal): Promise<Message[]> {
+		return (await this.call<{ messages?: Message[] }>("GetConversation", { contextId, ...options }, { signal })).messages ?? [];
 	}
 
 	/** One page of conversations, the newest first; a method of the extension. No messages are read or sent. */
@@ -381,6 +381,7 @@ export class AgentClient {
 		const { ok, status } = response;
 		const streams = ok && response.headers.get("content-type")?.startsWith("text/event-stream");
 		const answer = streams ? undefined : await response.json().catch(() => undefined);
+		signal?.throwIfAborted();
 		const isAgent = streams || (answer && (answer.jsonrpc || "result" in answer || answer.error?.code));
 		if (ok && isAgent && endpoint === this.url) this.#alternative = "";
 		if (streams) return response;

@@ -38,6 +38,11 @@ const beginsTurn = (message: Message): boolean =>
 
 export class Transcript {
 	views: TaskView[] = [];
+	/** Id of the conversation that is being loaded; empty if none is. */
+	loading = "";
+	#loaded: Promise<boolean> = Promise.resolve(true);
+	/** Aborted when the conversation is left, or opened again. */
+	#stay = new AbortController();
 	/** Id of a task that this page has begun, and that is not on it yet. */
 	#expected = "";
 
@@ -68,8 +73,11 @@ export class Transcript {
 		this.#expected = id;
 	}
 
-	/** Show and follow a task that another tab has begun. */
-	join(id: string): void {
+	/** Show and follow a task that another tab has begun, unless the conversation has it already when it is loaded. */
+	async join(id: string): Promise<void> {
+		const { signal } = this.#stay;
+		await this.#loaded.catch(() => {});
+		if (signal.aborted || this.find(id)) return;
 		const view = this.add();
 		view.id = id;
 		this.follow(view);
@@ -98,26 +106,42 @@ export class Transcript {
 		this.log.follow();
 	}
 
-	/** Show a conversation, and follow its running tasks. */
-	async load(contextId: string): Promise<void> {
-		const { owner } = this;
-		const { client } = owner;
-		const conversation = client.conversation(contextId, { omitTaskFiles: true }).catch(() => []); // a method of the extension
-		const tasks = await this.#tasks(contextId);
+	/** Show a conversation, and follow its running tasks; false if it was left before. */
+	load(contextId: string): Promise<boolean> {
+		const { signal } = this.#stay;
+		const read = async () => {
+			try {
+				return await this.#read(contextId, signal);
+			} catch (error) {
+				if (signal.aborted) return false;
+				throw error;
+			} finally {
+				if (!signal.aborted) this.loading = "";
+			}
+		};
+		this.loading = contextId;
+		return (this.#loaded = read());
+	}
+
+	async #read(contextId: string, signal: AbortSignal): Promise<boolean> {
+		const { client } = this.owner;
+		const conversation = client.conversation(contextId, { omitTaskFiles: true }, signal).catch(() => []); // a method of the extension
+		const tasks = await this.#tasks(contextId, signal);
 		let messages = await conversation;
 		const isIncomplete = ({ taskId, parts }: Message) => taskId && !tasks.has(taskId) && parts?.some(({ raw }) => raw === "");
 		// Some tasks are not in the list, for example those of other APIs. Their files are only in the conversation.
-		if (messages.some(isIncomplete)) messages = await client.conversation(contextId);
-		if (owner.contextId !== contextId || owner.client !== client) return;
+		if (messages.some(isIncomplete)) messages = await client.conversation(contextId, {}, signal);
+		if (signal.aborted) return false;
 		this.log.node.replaceChildren();
 		this.#show(messages, tasks);
+		return true;
 	}
 
-	async #tasks(contextId: string): Promise<Map<string, Task>> {
+	async #tasks(contextId: string, signal: AbortSignal): Promise<Map<string, Task>> {
 		const found = new Map<string, Task>();
 		let pageToken = "";
 		do {
-			const page = await this.owner.client.listTasks({ contextId, includeArtifacts: true, pageSize: 100, pageToken });
+			const page = await this.owner.client.listTasks({ contextId, includeArtifacts: true, pageSize: 100, pageToken }, signal);
 			for (const task of page.tasks) found.set(task.id, task);
 			pageToken = page.nextPageToken;
 		} while (pageToken && found.size < 1000);
@@ -190,6 +214,9 @@ export class Transcript {
 	}
 
 	leaveAll(): void {
+		this.#stay.abort();
+		this.#stay = new AbortController();
+		this.loading = "";
 		for (const view of this.views) {
 			this.leave(view);
 			view.close();
