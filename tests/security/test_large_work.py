@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 from pydantic_core import from_json
 
-from support.engines import engine_with, start
+from support.engines import engine_with, read, start
 from support.live_server import serving
 from support.rounds import model_at
 from support.threaded_client import post
@@ -21,8 +21,10 @@ from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai.request import read_responses_request
 from tailrace.server.protocols.openai.responses_encoder import ResponsesEncoder
 from tailrace.server.protocols.openai.stored_request import StoredRequest
+from tailrace.server.runtime.active_task import Subscription
 from tailrace.streaming import Agent, ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a import json_encoding, models
+from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.tools import tools
 from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, in_event_loop
@@ -222,6 +224,21 @@ async def test_the_cost_of_a_turn_counts_the_message_and_the_history() -> None:
             assert found.status == 200, found.body[:500]
     assert len(costs) == 2
     assert min(costs) > MAX_INLINE_COST
+
+
+async def test_the_cost_of_a_turn_counts_a_message_of_the_program_itself() -> None:
+    costs: list[int] = []
+
+    async def work(turn: Turn) -> AsyncGenerator[Update]:
+        costs.append(turn.cost)
+        yield StatusUpdate(TaskState.COMPLETED)
+
+    async with engine_with(work) as engine:
+        message = models.Message(message_id="m", role=models.Role.USER, parts=(models.Part(text=LARGE),))
+        started = await engine.start(SendMessageRequest(message=message), "owner")
+        assert isinstance(started, Subscription)
+        await read(started)
+    assert costs[0] > MAX_INLINE_COST
 
 
 async def test_a_large_task_is_encoded_for_a_webhook_outside_of_the_event_loop(

@@ -197,3 +197,15 @@ async def test_an_error_of_the_frames_is_the_servers_to_log(as_served: AsServed)
         await client.until("one")
         assert await client.at_end()
     assert [str(error) for error in raised] == ["broken"]
+
+
+async def test_frames_that_are_cancelled_end_the_response() -> None:
+    async def frames() -> Frames:
+        yield b"data: one\n\n"
+        raise anyio.get_cancelled_exc_class()
+
+    async with serving(offering(streaming(frames))) as url, connected(url) as client:
+        client.ask("GET", "/")
+        await client.begin()
+        await client.until("one")
+        assert await client.at_end()

@@ -230,6 +230,9 @@ class EventResponse(StreamingResponse):
         except Exception as error:
             self._error = error
             self.cancel()
+        except BaseException:
+            self.cancel()
+            raise
 
     async def _watch(self, receive: Receive, send: Send) -> None:
         """Send ping comments. Return when the stream has ended, or the client disconnects or stalls."""

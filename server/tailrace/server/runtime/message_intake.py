@@ -56,7 +56,7 @@ from tailrace.streaming.a2a.stream_extension import (
 from tailrace.streaming.agent.caller_options import REQUEST_METADATA_KEYS, store_caller_options
 from tailrace.streaming.task.event_log import TaskLog
 from tailrace.streaming.task.task_record import TaskRecord
-from tailrace.wrappers.concurrency.worker_thread import run_bounded
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 
 MAX_WAITING = 16
 """Maximum number of messages to one task that wait for their turns."""
@@ -113,6 +113,8 @@ class MessageIntake:
         preceding: Sequence[Message],
     ) -> Subscription | Message:
         """Accept a message (see `Engine.start`)."""
+        if not context.cost:  # the message does not come from a protocol of the server
+            context = msgspec.structs.replace(context, cost=json_cost(request) + json_cost(preceding))
         task_id = request.message.task_id if context.version_of_chosen_ids else ""
         if not context.send_key:
             async with self._new_task_lock(owner, task_id):
