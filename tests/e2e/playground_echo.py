@@ -14,7 +14,7 @@ from tailrace.streaming import StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.models import AgentSkill, Artifact, Part
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.task.task_record import agent_message
-from tailrace.streaming.task.updates import ArtifactUpdate
+from tailrace.streaming.task.updates import ArtifactUpdate, TextDelta
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page, Request, Route
@@ -50,6 +50,25 @@ class Echo:
             return
         answer = "line\n\n" * 200 if text.startswith("long") else f"You wrote: {text}"
         yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text=answer),)))
+
+
+class Growing(Echo):
+    """A handler whose responses to "grow" wait until the test lets them end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = anyio.Event()
+
+    async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
+        if "".join(part.text or "" for part in turn.message.parts) != "grow":
+            async for update in super().__call__(turn):
+                yield update
+            return
+        yield StatusUpdate(TaskState.WORKING)
+        yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="begin"),)), last=False)
+        await self.end.wait()
+        yield TextDelta("text", " middle")
+        yield TextDelta("text", " end", last=True)
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """The chat of several callers and agents in one browser: nothing of one is on the page of another."""
 
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -248,7 +249,9 @@ async def revocable(browser: "Browser") -> AsyncGenerator[tuple["Page", set[str]
         else:
             await route.fallback()
 
-    async with chat(browser, Echo(), expected="401", caller_keys=KEYS) as page:
+    async with chat(
+        browser, Echo(), expected="the server responded with a status of", caller_keys=KEYS
+    ) as page:
         await page.route(lambda _: True, refuse)
         await enter_key(page, "key-a")
         await begin_conversations(page, "another secret", "secret of alice")
@@ -349,3 +352,38 @@ async def test_another_key_of_the_same_caller_repeats_each_action(browser: "Brow
         await enter_key(page, "key-a")
         await until_texts(titles(page), "an edited secret")
         assert await page.get_by_role("alert").count() == 0
+
+
+async def test_a_busy_agent_does_not_close_the_conversation_after_a_new_key(browser: "Browser") -> None:
+    """Only a response of the agent shows whether the key is of the same caller."""
+    async with revocable(browser) as (page, revoked):
+        conversation = page.url
+        revoked.add("key-a")
+        await say(page, "an unsent message")
+        await page.get_by_label("Token or key").wait_for()
+        await page.get_by_label("Message", exact=True).fill("a draft")
+
+        async def refuse(route: "Route") -> None:
+            if method_of(route.request) == "ListTasks":
+                error = {"code": -32000, "message": "the server is busy"}
+                await route.fulfill(status=503, json={"jsonrpc": "2.0", "id": 1, "error": error})
+            else:
+                await route.fallback()
+
+        everything = re.compile("")
+        await page.route(everything, refuse)
+        revoked.clear()
+        await enter_key(page, "key-a")
+        problem = page.get_by_role("alert").filter(has_text="the server is busy")
+        await problem.wait_for()
+        assert page.url == conversation
+        assert await page.locator("article").count() == 2
+        assert await page.get_by_label("Message", exact=True).input_value() == "a draft"
+        await problem.get_by_role("button", name="Try again").click()
+        await problem.wait_for()
+        await page.unroute(everything, refuse)
+        await problem.get_by_role("button", name="Try again").click()
+        await until_articles(page, 2)
+        await page.get_by_text("You wrote: an unsent message").wait_for()
+        assert await page.get_by_role("alert").count() == 0
+        assert page.url == conversation

@@ -1,14 +1,17 @@
 """The message box of the chat: its focus, files, drafts and limits."""
 
+from base64 import b64encode
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 import pytest_asyncio
 
 from e2e.browser import browsing, take_picture
 from e2e.playground_echo import (
     Echo,
+    Growing,
     begin_conversations,
     chat,
     focused,
@@ -18,6 +21,7 @@ from e2e.playground_echo import (
     until_articles,
     until_texts,
 )
+from e2e.playground_pages import png
 from support.fixture_contexts import in_own_task
 
 if TYPE_CHECKING:
@@ -83,14 +87,97 @@ async def test_files_are_pasted_and_dropped(browser: "Browser") -> None:
         for name in ("pasted.txt", "dropped.txt"):
             await page.locator(".composer .badge", has_text=name).wait_for()
         await page.evaluate(
-            """() => document.querySelector("tailrace-chat").shadowRoot.querySelector(".log")
-                .dispatchEvent(new DragEvent("dragover", { bubbles: true, cancelable: true }))"""
+            """() => {
+                const dataTransfer = new DataTransfer();
+                dataTransfer.items.add(new File(["text"], "dragged.txt"));
+                document.querySelector("tailrace-chat").shadowRoot.querySelector(".log")
+                    .dispatchEvent(new DragEvent("dragover", { bubbles: true, cancelable: true, dataTransfer }));
+            }"""
         )
         await take_picture(page, "dragging")
         await say(page, "two files")
         await until_articles(page, 1)
         assert sorted(echo.files) == ["dropped.txt", "pasted.txt"]
         assert await page.locator(".composer .badge").count() == 0
+
+
+async def copy(page: "Page", **content: str) -> None:
+    """Put content of these types into the clipboard: ``plain``, ``html``, or ``png`` as base64."""
+    await page.evaluate(
+        """async (content) => {
+            const types = { plain: "text/plain", html: "text/html", png: "image/png" };
+            const blob = async (name, data) =>
+                name === "png"
+                    ? new Blob([Uint8Array.from(atob(data), (each) => each.charCodeAt(0))], { type: types[name] })
+                    : new Blob([data], { type: types[name] });
+            const entries = Object.entries(content).map(async ([name, data]) => [types[name], await blob(name, data)]);
+            await navigator.clipboard.write([new ClipboardItem(Object.fromEntries(await Promise.all(entries)))]);
+        }""",
+        content,
+    )
+
+
+async def test_pasted_text_has_no_picture_of_it(browser: "Browser") -> None:
+    """Office programs add a picture to the cells or the text that are copied; browsers add HTML to a picture."""
+    picture = b64encode(png(4, 4)).decode()
+    async with chat(browser, Echo()) as page:
+        await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        cells = "<meta charset=utf-8><style>td { color: red }</style><table><tr><td>one<td>two</table>"
+        for html in ({"html": cells}, {}):
+            await copy(page, plain="one\ttwo", png=picture, **html)
+            await message_box(page).fill("")
+            await page.keyboard.press("Control+v")
+            assert await message_box(page).input_value() == "one\ttwo"
+            assert await page.locator(".composer .badge").count() == 0
+        await message_box(page).fill("")
+        image = "<img src=https://example.com/a.png alt='A picture'>"
+        for count, others in enumerate(
+            (
+                {},
+                {"html": image},
+                {"html": image, "plain": "A picture"},
+                {"plain": "https://example.com/a.png"},
+            ),
+            1,
+        ):
+            await copy(page, png=picture, **others)
+            await page.keyboard.press("Control+v")
+            await page.locator(".composer .badge").nth(count - 1).wait_for()
+        assert await message_box(page).input_value() == ""
+
+
+async def test_a_text_is_dropped_into_the_message_box(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "rivers")
+        text = page.get_by_text("You wrote: rivers")
+        await text.click(click_count=3)
+        await text.hover()
+        await page.mouse.down()
+        await message_box(page).hover()
+        assert await page.locator(".chat.over").count() == 0
+        await message_box(page).hover()
+        await page.mouse.up()
+        with anyio.fail_after(30):
+            while "You wrote: rivers" not in await message_box(page).input_value():
+                await page.evaluate("new Promise(requestAnimationFrame)")
+
+
+async def test_the_focus_moves_from_stop_to_the_message_box(browser: "Browser") -> None:
+    growing = Growing()
+    async with chat(browser, growing) as page:
+        stop = page.get_by_role("button", name="Stop")
+        await say(page, "grow")
+        await until_articles(page, 1, "working")
+        await stop.focus()
+        await page.keyboard.press("Enter")
+        await until_articles(page, 1, "canceled")
+        assert await focused(page) == "Message"
+        await say(page, "grow")
+        await until_articles(page, 2, "working")
+        await stop.focus()
+        growing.end.set()
+        await until_articles(page, 2)
+        assert await focused(page) == "Message"
 
 
 async def test_a_message_waits_for_files_that_are_being_read(browser: "Browser") -> None:

@@ -161,6 +161,32 @@ async def test_a_conversation_is_deleted_after_a_confirmation(browser: "Browser"
         assert await page.evaluate(read, context) == []
 
 
+async def test_the_draft_of_a_conversation_that_another_tab_deletes_moves_to_a_new_one(
+    browser: "Browser",
+) -> None:
+    async with chat(browser, Echo()) as page:
+        box = page.get_by_label("Message", exact=True)
+        await begin_conversations(page, "one", "two")
+        await page.get_by_role("navigation").get_by_role("button", name="New conversation").click()
+        await box.fill("for nobody")
+        await titles(page).first.click()
+        await page.locator(".said", has_text="two").wait_for()
+        await box.fill("a long text")
+        file = {"name": "two.txt", "mimeType": "text/plain", "buffer": b"text"}
+        await page.locator("input[type=file]").set_input_files([file])  # pyright: ignore[reportArgumentType]
+        other = await page.context.new_page()
+        await other.goto(page.url)
+        await other.get_by_role("button", name="Delete two").click()
+        await other.get_by_role("navigation").get_by_role("button", name="Delete", exact=True).click()
+        await until_texts(page.get_by_role("alert"), "The conversation was deleted in another tab.")
+        assert await page.locator("article").count() == 0
+        assert await box.input_value() == "a long text\n\nfor nobody"
+        await page.locator(".composer .badge", has_text="two.txt").wait_for()
+        await box.press("Enter")
+        await until_articles(page, 1)
+        assert await page.get_by_role("alert").count() == 0
+
+
 async def until_focused(page: "Page", name: str) -> None:
     with anyio.fail_after(30):
         while await focused(page) != name:

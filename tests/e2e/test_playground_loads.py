@@ -1,6 +1,6 @@
 """Loading a conversation whose response is running: once, however often it is opened."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,6 +11,7 @@ from e2e.browser import browsing
 from e2e.playground_echo import (
     CARD_LOADED,
     Echo,
+    Growing,
     begin_conversations,
     chat,
     hold,
@@ -21,10 +22,6 @@ from e2e.playground_echo import (
     until_texts,
 )
 from support.fixture_contexts import in_own_task
-from tailrace.server import Turn
-from tailrace.streaming import StatusUpdate, TaskState, Update
-from tailrace.streaming.a2a.models import Artifact, Part
-from tailrace.streaming.task.updates import ArtifactUpdate, TextDelta
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -36,25 +33,6 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")
 async def browser() -> AsyncGenerator["Browser"]:
     async with in_own_task(browsing()) as browser:
         yield browser
-
-
-class Growing(Echo):
-    """A handler whose responses to "grow" wait until the test lets them end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.end = anyio.Event()
-
-    async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
-        if "".join(part.text or "" for part in turn.message.parts) != "grow":
-            async for update in super().__call__(turn):
-                yield update
-            return
-        yield StatusUpdate(TaskState.WORKING)
-        yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="begin"),)), last=False)
-        await self.end.wait()
-        yield TextDelta("text", " middle")
-        yield TextDelta("text", " end", last=True)
 
 
 async def note_events(page: "Page") -> None:

@@ -14,18 +14,18 @@ import { type Drawable, FrameQueue } from "./frame-queue.ts";
 import { Inspector } from "./inspector.ts";
 import { Log } from "./log.ts";
 import { Panels } from "./panel.ts";
-import { requestProblem } from "./problems.ts";
+import { mayPass, requestProblem } from "./problems.ts";
 import { Sender } from "./sending.ts";
 import { Shortcuts, shortcutsDialog } from "./shortcuts.ts";
 import { BrowserStorage } from "./storage.ts";
-import { fill, STRINGS, type Strings } from "./strings.ts";
+import { STRINGS, type Strings } from "./strings.ts";
 import css from "./style.css";
 import { type Announcement, Tabs } from "./tabs.ts";
 import type { Actions, Host, TaskView } from "./task-view.ts";
 import { TokenPrompt } from "./token-form.ts";
 import { Transcript } from "./transcript.ts";
 import { Versions } from "./versions.ts";
-import { welcome } from "./welcome.ts";
+import { unknownConversation, welcome } from "./welcome.ts";
 
 export { Markdown } from "./markdown.ts";
 export * from "./client.ts";
@@ -267,10 +267,14 @@ export class TailraceChat extends HTMLElement implements Host {
 		await this.#forget(contextId);
 	}
 
-	async #forget(contextId: string): Promise<void> {
+	/** A conversation was deleted; `reason` is why, if the user has not done it. */
+	async #forget(contextId: string, reason?: string): Promise<void> {
 		this.#conversations.remove(contextId);
 		this.#versions.remove(contextId);
-		if (contextId === this.contextId) await this.open("");
+		if (contextId !== this.contextId) return;
+		this.#composer.move("");
+		await this.open("");
+		if (reason) this.#log.fail(reason);
 	}
 
 	/** Change the title of a conversation of the server; an empty one restores the default. Rejects with `AgentError`. */
@@ -327,8 +331,7 @@ export class TailraceChat extends HTMLElement implements Host {
 			const [first] = this.#transcript.views;
 			if (first) return this.#conversations.opened(contextId, first.firstParts);
 			this.#conversations.remove(contextId); // it was deleted elsewhere
-			const unknown = el("div.welcome", {}, el("p", {}, this.#strings.unknownConversation), button("small", this.#strings.newConversation, () => this.#begin()));
-			this.#log.restart(this.#fills ? unknown : this.#welcome()); // embedders may choose ids of new conversations
+			this.#log.restart(this.#fills ? unknownConversation(this.#strings, () => this.#begin()) : this.#welcome()); // embedders may choose ids of new conversations
 		} catch (error) {
 			this.#log.node.replaceChildren(requestProblem(this.#strings, error as Error, again));
 			if (error instanceof AgentError && error.status === 401) this.#askToken(again);
@@ -340,7 +343,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		const { client } = this;
 		const found = await this.#conversations.refresh(contextId, taskId);
 		if (client !== this.client) return;
-		if (found === false) return this.#forget(contextId);
+		if (found === false) return this.#forget(contextId, this.#strings.deletedConversation);
 		if (!found) return;
 		if (found.includes(this.contextId) && contextId !== this.contextId) this.#loadVersions();
 		if (taskId && contextId === this.contextId && !this.#transcript.find(taskId)) this.#transcript.join(taskId);
@@ -405,13 +408,18 @@ export class TailraceChat extends HTMLElement implements Host {
 		else again?.();
 	}
 
-	/** Repeat the request if the caller has this conversation. Otherwise it is another one, for whom a new conversation begins. */
+	/**
+	 * Repeat the request if the caller has this conversation. If the agent responds that it does not, it is another one, for whom a new
+	 * conversation begins. As long as the agent does not respond, the page remains.
+	 */
 	async #recognize(contextId: string, again?: () => unknown): Promise<void> {
 		const { client } = this;
+		this.#log.act();
 		const { token } = client;
 		const found = await client.hasConversation(contextId).catch((error: Error) => error);
 		if (client !== this.client || token !== client.token) return;
 		if (found instanceof AgentError && found.status === 401) return this.#askToken(again);
+		if (found instanceof Error && mayPass(found)) return this.#log.fail(found.message, " ", button("small", this.#strings.tryAgain, () => (this.opened = this.#recognize(contextId, again))));
 		this.#former = undefined;
 		if (found === true) return void again?.();
 		const unsent = this.#transcript.views.findLast(({ id, trouble }) => !id && trouble);
@@ -437,11 +445,9 @@ export class TailraceChat extends HTMLElement implements Host {
 	}
 
 	/** A task of this page has its id. */
-	#begun({ id, contextId, timestamp, lastParts }: TaskView): void {
+	#begun({ contextId, summary }: TaskView): void {
 		if (this.contextId !== contextId) this.#enter(contextId, true);
-		const parts = lastParts.map(({ text, filename }) => ({ text, filename }));
-		const task: Task = { id, contextId, history: [{ messageId: "", role: "ROLE_USER", parts }], status: { state: "TASK_STATE_WORKING", timestamp } };
-		this.#announce(task);
+		this.#announce(summary);
 	}
 
 	/** List the conversation of a new task, also in other tabs. */
@@ -450,12 +456,9 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#tabs.tell({ contextId: task.contextId, taskId: task.id });
 	}
 
-	#moved({ id, contextId, state, unapproved }: TaskView): void {
+	#moved({ id, contextId, state, announcement }: TaskView): void {
 		this.#drawButtons();
-		const { working, waiting, approvalAnnounced } = this.#strings;
-		const asked = unapproved.length ? fill(approvalAnnounced, { names: unapproved.join(", ") }) : waiting;
-		const words: Record<string, string> = { working, "input required": asked };
-		this.announce(words[state] ?? fill(this.#strings.state, { state }));
+		this.announce(announcement);
 		emit(this, "taskstate", { id, contextId, state });
 	}
 

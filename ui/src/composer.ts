@@ -55,7 +55,7 @@ export class Composer {
 		this.#picker = el("input", { type: "file", multiple: true, hidden: true, onchange: () => this.#attach(this.#picker.files ?? []) }) as HTMLInputElement;
 		this.#send = icon(strings.send, SEND, () => {}, { class: "icon main", type: "submit" });
 		this.#stop = icon(strings.stop, STOP, () => actions.stop(), { class: "icon main stop", hidden: true });
-		this.#cut = icon(strings.cut, CUT, () => actions.cut(), { hidden: true });
+		this.#cut = icon(strings.cut, CUT, () => actions.cut(), { class: "icon cut", hidden: true });
 		const attach = icon(strings.attach, ATTACH, () => this.#picker.click());
 		const tools = el("div.row", {}, attach, this.#picker, this.input, this.#cut, this.#stop, this.#send);
 		const onsubmit = (event: Event) => (event.preventDefault(), this.submit());
@@ -65,9 +65,12 @@ export class Composer {
 
 	/** Accept files that are dropped on an element. */
 	acceptDrops(area: HTMLElement): void {
-		area.ondragover = (event) => (event.preventDefault(), area.classList.add("over"));
+		const isFiles = ({ dataTransfer }: DragEvent) => Boolean(dataTransfer?.types.includes("Files"));
+		const isText = (event: DragEvent) => event.target === this.input && !isFiles(event); // the browser inserts it
+		area.ondragover = (event) => isText(event) || (event.preventDefault(), area.classList.toggle("over", isFiles(event)));
 		area.ondragleave = () => area.classList.remove("over");
 		area.ondrop = (event) => {
+			if (isText(event)) return;
 			event.preventDefault();
 			area.classList.remove("over");
 			this.#attach(event.dataTransfer?.files ?? []);
@@ -86,9 +89,16 @@ export class Composer {
 		this.#drawFiles();
 	}
 
-	/** Show the message also in another conversation, when it is entered. */
+	/** Show the message also in another conversation, when it is entered, above the one that is not sent there. */
 	carry(contextId: string): void {
-		this.#drafts.set(contextId, { text: this.input.value, files: this.#files });
+		const { text = "", files = [] } = this.#drafts.get(contextId) ?? {};
+		this.#drafts.set(contextId, { text: [this.input.value, text].filter(Boolean).join("\n\n"), files: [...this.#files, ...files] });
+	}
+
+	/** Move the message to another conversation: this one is deleted. */
+	move(contextId: string): void {
+		this.carry(contextId);
+		this.#set([]);
 	}
 
 	/** Move the focus to the message box, unless that would open the keyboard of a phone. */
@@ -151,6 +161,7 @@ export class Composer {
 
 	/** Show the buttons for a response that is running, or the one to send. */
 	set busy(busy: boolean) {
+		if (!busy && this.node.querySelector(".stop:focus, .cut:focus")) this.focus(); // the button disappears
 		this.#stop.hidden = this.#cut.hidden = !busy;
 		this.#send.hidden = busy;
 	}
@@ -170,8 +181,9 @@ export class Composer {
 	}
 
 	#pasted(event: ClipboardEvent): void {
-		const files = event.clipboardData?.files ?? [];
-		if (!files.length) return;
+		const { clipboardData } = event;
+		const files = clipboardData?.files ?? [];
+		if (!clipboardData || !files.length || isPicturedText(clipboardData)) return;
 		event.preventDefault();
 		this.#attach(files);
 	}
@@ -217,6 +229,18 @@ export class Composer {
 		}
 		this.#chips.replaceChildren(...chips);
 	}
+}
+
+/**
+ * Whether the clipboard has a text, and pictures of it, as from tables and documents. Pictures of web pages have a link or HTML without
+ * text beside them, and files of a folder have their names.
+ */
+function isPicturedText(data: DataTransfer): boolean {
+	const files = [...data.files];
+	const text = data.getData("text/plain").trim();
+	const html = data.getData("text/html");
+	const words = html ? html.replace(/<!--[^]*?-->|<(style|title)[^]*?<\/\1>|<[^>]*>/gi, "").trim() : text.replace(/^\w+:\S+$/, "");
+	return Boolean(text && words) && files.every(({ name, type }) => type.startsWith("image/") && !text.includes(name));
 }
 
 /** Read a file; rejects if the browser cannot. */

@@ -37,8 +37,8 @@ export class Log {
 	}
 
 	/** Show why an action failed, until the next action. */
-	fail(reason: string): void {
-		this.#problem.replaceChildren(alarm(reason));
+	fail(...reason: (Node | string)[]): void {
+		this.#problem.replaceChildren(alarm(...reason));
 		this.node.append(this.#problem);
 		this.scroll();
 	}

@@ -30,6 +30,9 @@ export function failureCard(strings: Strings, reason: string, facts: Metadata, r
 	);
 }
 
+/** Whether the agent may respond to another attempt: it was not reached, or is busy. */
+export const mayPass = (error: Error): boolean => !(error instanceof AgentError) || error.retryable || error.status === 429;
+
 /** Why a request failed; with a button to try again, if that may help. */
 export function requestProblem(strings: Strings, error: Error, again: () => unknown): HTMLElement {
 	const status = error instanceof AgentError ? error.status : 0;

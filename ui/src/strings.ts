@@ -21,6 +21,7 @@ export const STRINGS = {
 	greeting: "Send a message to begin.",
 	loading: "Loading …",
 	unknownConversation: "There is no such conversation: it was deleted, or it belongs to another user.",
+	deletedConversation: "The conversation was deleted in another tab.",
 	tryAgain: "Try again",
 	tryingAgain: "Trying again …",
 	connectionLost: "connection lost",

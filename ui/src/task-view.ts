@@ -105,9 +105,19 @@ export class TaskView {
 		return this.state.endsWith("required");
 	}
 
-	/** Names of the tools whose calls wait for an approval. */
-	get unapproved(): string[] {
-		return [...this.#approvals.values()].filter(({ isOpen }) => isOpen).map(({ request }) => request.name);
+	/** The task with its last message, without the content of files. */
+	get summary(): Task {
+		const parts = this.#lastParts.map(({ text, filename }) => ({ text, filename }));
+		return { id: this.id, contextId: this.contextId, history: [{ messageId: "", role: "ROLE_USER", parts }], status: { state: "TASK_STATE_WORKING", timestamp: this.timestamp } };
+	}
+
+	/** The state in words, for screen readers. */
+	get announcement(): string {
+		const { working, waiting, approvalAnnounced, state } = this.chat.strings;
+		const unapproved = [...this.#approvals.values()].filter(({ isOpen }) => isOpen).map(({ request }) => request.name);
+		const asked = unapproved.length ? fill(approvalAnnounced, { names: unapproved.join(", ") }) : waiting;
+		const words: Record<string, string> = { working, "input required": asked };
+		return words[this.state] ?? fill(state, { state: this.state });
 	}
 
 	/** End the timers. */

@@ -21,3 +21,7 @@ export function welcome(owner: Owner, title: string, send: (text: string) => unk
 	const usual = [el("h3", {}, title), el("p", {}, greeting)];
 	return el("div.welcome", { part: "welcome" }, slot("welcome", ...usual), el("div.suggestions", {}, ...choices));
 }
+
+/** In place of a conversation that the agent does not have. */
+export const unknownConversation = (strings: Strings, begin: () => unknown) =>
+	el("div.welcome", {}, el("p", {}, strings.unknownConversation), button("small", strings.newConversation, begin));
