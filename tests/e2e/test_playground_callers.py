@@ -306,6 +306,34 @@ async def test_another_key_after_a_new_conversation_keeps_no_drafts(browser: "Br
         assert await page.get_by_label("Message", exact=True).input_value() == ""
 
 
+async def test_another_key_sends_all_messages_that_were_refused(browser: "Browser") -> None:
+    async with revocable(browser) as (page, revoked):
+        await page.get_by_role("navigation").get_by_role("button", name="New conversation").click()
+        revoked.add("key-a")
+        for text in ("first", "second"):
+            await say(page, text)
+            await page.locator("article", has_text=text).get_by_text("not sent").wait_for()
+        revoked.clear()
+        await enter_key(page, "key-a")
+        await page.get_by_text("You wrote: first").wait_for()
+        await page.get_by_text("You wrote: second").wait_for()
+        await until_articles(page, 2)
+        await until_texts(page.locator(".said p"), "first", "second")
+        await until_texts(titles(page), "first", "secret of alice", "another secret")
+
+
+async def test_another_caller_has_all_messages_that_were_refused_in_the_box(browser: "Browser") -> None:
+    async with revocable(browser) as (page, revoked):
+        revoked.add("key-a")
+        for text in ("first", "second"):
+            await say(page, text)
+            await page.locator("article", has_text=text).get_by_text("not sent").wait_for()
+        await page.get_by_label("Message", exact=True).fill("third")
+        await enter_key(page, "key-b")
+        await page.get_by_role("button", name="Say hello").wait_for()
+        assert await page.get_by_label("Message", exact=True).input_value() == "first\n\nsecond\n\nthird"
+
+
 async def test_another_key_of_the_same_caller_repeats_each_action(browser: "Browser") -> None:
     """Keys are renewed. No action leaves an alarm behind."""
     async with revocable(browser) as (page, revoked):

@@ -91,7 +91,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#composer = new Composer(
 			strings,
 			{
-				send: (text, files) => this.send(text, files),
+				submit: () => this.#sender.submit(),
 				stop: () => this.stop(),
 				cut: () => this.working?.stream?.interrupt(),
 				editLast: () => this.#sender.editLast(),
@@ -100,7 +100,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		);
 		this.#transcript = new Transcript(this, this.#log, {
 			received: (event) => (this.#inspector.add(event), this.#frames.add()),
-			begun: (view) => this.#begun(view),
+			begun: (view, isShown) => this.#begun(view, isShown),
 			moved: (view) => this.#moved(view),
 			followed: () => this.#drawButtons(),
 			askToken: (again) => this.#askToken(again),
@@ -180,10 +180,10 @@ export class TailraceChat extends HTMLElement implements Host {
 		if (connected) this.connectedCallback();
 	}
 
-	/** Forget all that is known of a caller, except for parts of a message. */
+	/** Forget all that is known of a caller, except for parts of messages. */
 	#forgetCaller(kept: Part[] = []): void {
 		this.#former = undefined;
-		this.#transcript.clear();
+		this.#transcript.forget();
 		this.#log.restart(el("p.welcome", {}, this.#strings.loading));
 		this.#composer.forget(kept);
 		this.#inspector.clear();
@@ -252,7 +252,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	disconnectedCallback(): void {
 		this.#address.leave();
 		this.#shortcuts.leave();
-		this.#transcript.leaveAll();
+		this.#transcript.clear();
 		this.#tabs.leave();
 	}
 
@@ -308,15 +308,17 @@ export class TailraceChat extends HTMLElement implements Host {
 	/** Open the conversation of the attribute: of its versions, the one that was used last. */
 	async #openGiven(given: string): Promise<unknown> {
 		const { client, contextId } = this;
+		const place = this.#transcript.expectGiven();
 		const page = extensionOf(client.card) && (await client.listConversations({ relatedTo: given, pageSize: 1 }).catch(() => undefined));
+		place.contextId = page?.conversations[0]?.contextId ?? given;
 		if (client !== this.client || contextId !== this.contextId || given !== this.context) return;
-		return this.#load(page?.conversations[0]?.contextId ?? given, () => (this.opened = this.#openGiven(given)));
+		return this.#load(place.contextId, () => (this.opened = this.#openGiven(given)), place);
 	}
 
-	async #load(contextId: string, again: () => unknown = () => this.open(contextId)): Promise<void> {
+	async #load(contextId: string, again: () => unknown = () => this.open(contextId), place?: Transcript["place"]): Promise<void> {
 		const focused = this.#shadow.activeElement;
 		const prompts = this.#prompt.isOpen;
-		this.#transcript.clear();
+		this.#transcript.enter(contextId, place);
 		if (this.contextId !== undefined) this.#composer.switchDraft(this.contextId, contextId);
 		this.#enter(contextId);
 		if (this.clientWidth < 740) this.#panels.close();
@@ -324,11 +326,11 @@ export class TailraceChat extends HTMLElement implements Host {
 		if (prompts && !contextId) this.#prompt.stay();
 		if (focused && !focused.checkVisibility()) this.#log.node.focus();
 		this.#drawButtons();
-		if (!contextId) return;
+		if (!contextId) return this.#transcript.adopt();
 		this.#loadVersions();
 		try {
 			if (!(await this.#transcript.load(contextId)) || contextId !== this.contextId) return;
-			const [first] = this.#transcript.views;
+			const first = this.#transcript.views.find(({ outgoing }) => !outgoing);
 			if (first) return this.#conversations.opened(contextId, first.firstParts);
 			this.#conversations.remove(contextId); // it was deleted elsewhere
 			this.#log.restart(this.#fills ? unknownConversation(this.#strings, () => this.#begin()) : this.#welcome()); // embedders may choose ids of new conversations
@@ -405,7 +407,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#conversations.load();
 		this.#composer.focus();
 		if (this.#former) this.opened = this.#recognize(this.#former, again);
-		else again?.();
+		else again?.(), this.#transcript.resend();
 	}
 
 	/**
@@ -413,17 +415,16 @@ export class TailraceChat extends HTMLElement implements Host {
 	 * conversation begins. As long as the agent does not respond, the page remains.
 	 */
 	async #recognize(contextId: string, again?: () => unknown): Promise<void> {
-		const { client } = this;
+		const { client, client: { token } } = this;
 		this.#log.act();
-		const { token } = client;
 		const found = await client.hasConversation(contextId).catch((error: Error) => error);
 		if (client !== this.client || token !== client.token) return;
 		if (found instanceof AgentError && found.status === 401) return this.#askToken(again);
 		if (found instanceof Error && mayPass(found)) return this.#log.fail(found.message, " ", button("small", this.#strings.tryAgain, () => (this.opened = this.#recognize(contextId, again))));
 		this.#former = undefined;
-		if (found === true) return void again?.();
-		const unsent = this.#transcript.views.findLast(({ id, trouble }) => !id && trouble);
-		this.#forgetCaller(unsent?.lastParts ?? this.#composer.parts);
+		if (found === true) return again?.(), this.#transcript.resend();
+		const unsent = this.#transcript.views.filter(({ id, outgoing }) => !id && outgoing);
+		this.#forgetCaller([...unsent.flatMap(({ lastParts }) => lastParts), ...this.#composer.parts]);
 		this.#conversations.load();
 		this.contextId = undefined; // no place to go back to
 		await this.#load(this.context ?? "");
@@ -440,13 +441,13 @@ export class TailraceChat extends HTMLElement implements Host {
 	async stop(): Promise<void> {
 		const { working } = this;
 		if (!working) return;
-		if (working.id) await this.client.cancel(working.id).catch((error) => this.announce(error.message));
-		else this.#transcript.leave(working);
+		if (working.outgoing) this.#transcript.withdraw(working);
+		else await this.client.cancel(working.id).catch((error) => this.announce(error.message));
 	}
 
 	/** A task of this page has its id. */
-	#begun({ contextId, summary }: TaskView): void {
-		if (this.contextId !== contextId) this.#enter(contextId, true);
+	#begun({ contextId, summary }: TaskView, isShown: boolean): void {
+		if (isShown && this.contextId !== contextId) this.#enter(contextId, true);
 		this.#announce(summary);
 	}
 

@@ -2,6 +2,7 @@
 import { isText, textOf } from "./blocks.ts";
 import type { Branch, Part } from "./client.ts";
 import { alarm, el, icon, slot } from "./dom.ts";
+import type { Draft } from "./outgoing.ts";
 import { fill, type Strings } from "./strings.ts";
 import { TaskView } from "./task-view.ts";
 
@@ -13,13 +14,16 @@ const REMOVE = "M6 6l12 12M18 6L6 18";
 
 /** The functions of the element that the message box calls. */
 interface Actions {
-	/** Whether the message was sent. */
-	send(text: string, files: Part[]): Promise<boolean>;
+	/** Send what the box contains. */
+	submit(): unknown;
 	stop(): unknown;
 	cut(): unknown;
 	/** Whether there is a message to edit. */
 	editLast(): boolean;
 }
+
+/** Resolved when a file is read: its part is on the page before that. */
+const reads = new WeakMap<Part, Promise<unknown>>();
 
 export class Composer {
 	readonly node: HTMLElement;
@@ -27,11 +31,8 @@ export class Composer {
 	/** The message that is edited, or the task that the message replies to. */
 	target?: Branch | TaskView;
 	#files: Part[] = [];
-	/** Resolved when the files are read: their parts are on the page before that. */
-	#reading: Promise<unknown> = Promise.resolve();
-	#sending = false;
 	/** Messages that were not sent, by conversation. */
-	readonly #drafts = new Map<string, { text: string; files: Part[]; target?: Branch }>();
+	readonly #drafts = new Map<string, Draft>();
 	readonly #problem = el("div");
 	readonly #chips = el("div.row");
 	readonly #picker: HTMLInputElement;
@@ -58,7 +59,7 @@ export class Composer {
 		this.#cut = icon(strings.cut, CUT, () => actions.cut(), { class: "icon cut", hidden: true });
 		const attach = icon(strings.attach, ATTACH, () => this.#picker.click());
 		const tools = el("div.row", {}, attach, this.#picker, this.input, this.#cut, this.#stop, this.#send);
-		const onsubmit = (event: Event) => (event.preventDefault(), this.submit());
+		const onsubmit = (event: Event) => (event.preventDefault(), actions.submit());
 		const box = el("div.box", {}, this.#chips, tools);
 		this.node = el("form.composer", { part: "composer", onsubmit }, latest, slot("composer-start"), this.#problem, box, slot("composer-end"));
 	}
@@ -79,20 +80,52 @@ export class Composer {
 
 	/** Keep the message of a conversation that is left, and show that of the other one. */
 	switchDraft(left: string, entered: string): void {
-		const { target } = this;
-		this.#drafts.set(left, { text: this.input.value, files: this.#files, target: target instanceof TaskView ? undefined : target });
-		const { text, files, target: edited } = this.#drafts.get(entered) ?? { text: "", files: [] };
+		this.#drafts.set(left, withoutTask(this.#draft));
+		const draft = this.#drafts.get(entered);
 		this.#drafts.delete(entered);
+		this.#show(draft);
+	}
+
+	get #draft(): Draft {
+		return { text: this.input.value, files: this.#files, target: this.target };
+	}
+
+	#show({ text, files, target }: Draft = { text: "", files: [] }): void {
 		this.input.value = text;
 		this.#files = files;
-		this.target = edited;
+		this.target = target;
 		this.#drawFiles();
+	}
+
+	/** Empty the box, and return what it contained. */
+	take(): Draft {
+		const draft = this.#draft;
+		this.discard();
+		return draft;
+	}
+
+	/** Put a message that is not sent before what its conversation has in the box, or before its draft if another one is open. */
+	putBack(draft: Draft, contextId: string, isOpen: boolean): void {
+		const later = isOpen ? this.#draft : this.#drafts.get(contextId);
+		const text = [draft.text, later?.text].filter(Boolean).join("\n\n");
+		const whole = { text, files: [...draft.files, ...(later?.files ?? [])], target: later?.target ?? draft.target };
+		if (isOpen) this.#show(whole);
+		else this.#drafts.set(contextId, withoutTask(whole));
+	}
+
+	/** Wait until the files of a message are read. Rejects with words for the user, without the file that the browser cannot read. */
+	async read({ files }: Draft): Promise<void> {
+		for (const file of [...files]) {
+			await reads.get(file)?.catch(() => {
+				files.splice(files.indexOf(file), 1);
+				throw this.#unreadable(file);
+			});
+		}
 	}
 
 	/** Show the message also in another conversation, when it is entered, above the one that is not sent there. */
 	carry(contextId: string): void {
-		const { text = "", files = [] } = this.#drafts.get(contextId) ?? {};
-		this.#drafts.set(contextId, { text: [this.input.value, text].filter(Boolean).join("\n\n"), files: [...this.#files, ...files] });
+		this.putBack({ text: this.input.value, files: this.#files }, contextId, false);
 	}
 
 	/** Move the message to another conversation: this one is deleted. */
@@ -111,10 +144,9 @@ export class Composer {
 		return [...(this.input.value ? [{ text: this.input.value }] : []), ...this.#files];
 	}
 
-	/** Forget the messages that were not sent, except for one, which the box then contains. */
+	/** Forget the messages that were not sent, except for these parts, which the box then contains. */
 	forget(kept: Part[] = []): void {
 		this.#drafts.clear();
-		this.#sending = false;
 		this.#set(kept);
 	}
 
@@ -125,12 +157,8 @@ export class Composer {
 
 	/** Continue with the message of another message box. */
 	takeOver(other: Composer): void {
-		this.input.value = other.input.value;
-		this.target = other.target;
-		this.#files = other.#files;
 		for (const [contextId, draft] of other.#drafts) this.#drafts.set(contextId, draft);
-		this.#reading = other.#reading;
-		this.#drawFiles();
+		this.#show(other.#draft);
 	}
 
 	/** Put a message into the box, to be changed and sent: before the branch, if there is one. */
@@ -140,10 +168,7 @@ export class Composer {
 	}
 
 	#set(parts: Part[], branch?: Branch): void {
-		this.target = branch;
-		this.input.value = textOf(parts);
-		this.#files = parts.filter((part) => !isText(part));
-		this.#drawFiles();
+		this.#show({ text: textOf(parts), files: parts.filter((part) => !isText(part)), target: branch });
 	}
 
 	/** Address the message to a task that waits. */
@@ -167,17 +192,8 @@ export class Composer {
 	}
 
 	#key(event: KeyboardEvent): void {
-		if (event.key === "Enter" && !event.shiftKey && !event.isComposing) event.preventDefault(), this.submit();
+		if (event.key === "Enter" && !event.shiftKey && !event.isComposing) event.preventDefault(), this.actions.submit();
 		else if (event.key === "ArrowUp" && !this.input.value && this.actions.editLast()) event.preventDefault();
-	}
-
-	/** Send what the box contains. */
-	async submit(): Promise<void> {
-		if (this.#sending) return;
-		this.#sending = true;
-		await this.#reading;
-		const sent = await this.actions.send(this.input.value.trim(), this.#files).finally(() => (this.#sending = false));
-		if (sent) this.discard();
 	}
 
 	#pasted(event: ClipboardEvent): void {
@@ -191,12 +207,10 @@ export class Composer {
 	#attach(files: Iterable<File>): void {
 		for (const file of files) {
 			const part: Part = { raw: "", filename: file.name, mediaType: file.type || "application/octet-stream" };
-			const read = readBase64(file).then(
-				(raw) => (part.raw = raw),
-				() => this.#refuseFile(part),
-			);
+			const read = readBase64(file).then((raw) => (part.raw = raw));
+			reads.set(part, read);
+			read.catch(() => this.#refuseFile(part));
 			this.#files.push(part);
-			this.#reading = Promise.all([this.#reading, read]);
 		}
 		this.#drawFiles();
 		this.#picker.value = "";
@@ -204,8 +218,13 @@ export class Composer {
 
 	/** Remove a file that cannot be read. */
 	#refuseFile(file: Part): void {
+		if (!this.#files.includes(file)) return; // of a message that waits for it, or of a draft
 		this.#remove(file);
-		this.refuse(fill(this.strings.unreadableFile, { name: file.filename }));
+		this.refuse(this.#unreadable(file).message);
+	}
+
+	#unreadable(file: Part): Error {
+		return new Error(fill(this.strings.unreadableFile, { name: file.filename }));
 	}
 
 	#remove(file: Part): void {
@@ -242,6 +261,9 @@ function isPicturedText(data: DataTransfer): boolean {
 	const words = html ? html.replace(/<!--[^]*?-->|<(style|title)[^]*?<\/\1>|<[^>]*>/gi, "").trim() : text.replace(/^\w+:\S+$/, "");
 	return Boolean(text && words) && files.every(({ name, type }) => type.startsWith("image/") && !text.includes(name));
 }
+
+/** A draft as it is kept: the tasks of a conversation that is opened again are others. */
+const withoutTask = (draft: Draft): Draft => ({ ...draft, target: draft.target instanceof TaskView ? undefined : draft.target });
 
 /** Read a file; rejects if the browser cannot. */
 function readBase64(file: File): Promise<string> {

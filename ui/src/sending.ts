@@ -4,6 +4,7 @@ import { type AgentClient, AgentError, type ApprovalDecision, type Branch, exten
 import type { Composer } from "./composer.ts";
 import { emit } from "./events.ts";
 import type { Log } from "./log.ts";
+import type { Draft, Place } from "./outgoing.ts";
 import { fill, type Strings } from "./strings.ts";
 import { type Actions, TaskView } from "./task-view.ts";
 import { resultForm } from "./tool-results.ts";
@@ -17,6 +18,7 @@ interface Owner extends EventTarget {
 	readonly client: AgentClient;
 	readonly contextId: string | undefined;
 	readonly strings: Strings;
+	/** Resolved when the conversation is on the page. */
 	readonly opened: Promise<unknown>;
 	open(contextId: string): Promise<unknown>;
 }
@@ -32,7 +34,8 @@ interface Reactions {
 }
 
 export class Sender implements Actions {
-	#regenerates = false;
+	/** Conversations with a request for a version: it is not known yet which conversation the user continues. */
+	readonly #branching = new Set<Place>();
 
 	constructor(
 		private readonly owner: Owner,
@@ -42,39 +45,105 @@ export class Sender implements Actions {
 		private readonly reactions: Reactions,
 	) {}
 
-	/** Send what the message box contains, or a message of the page. False if it was not sent. */
+	/** Send a message of the page, in the conversation that is open, or being opened. False if it is not sent. */
 	async send(text: string, files: Part[]): Promise<boolean> {
-		await this.owner.opened; // the message belongs to this conversation, after its others
-		// During a request for a version, it is not known yet which conversation the user continues.
-		if (this.transcript.working || this.#regenerates || !(text || files.length)) return false;
-		const parts = [...(text ? [{ text }] : []), ...files];
-		const { target } = this.composer;
-		if (target && !(target instanceof TaskView)) {
-			const isFirst = this.transcript.views[0]?.firstId === target.messageId;
-			const again = () => this.composer.target === target && this.composer.submit();
-			return this.#branch(target, parts, !isFirst, again, () => this.composer.discard()); // it belongs to the conversation that is left
-		}
-		const last = this.transcript.views.at(-1);
-		return this.ask(parts, target ?? (last?.waits ? last : undefined));
+		const { transcript } = this;
+		const { next = transcript.place } = transcript;
+		if (next === transcript.place && this.#isBusy) return false;
+		return this.#deliver({ text, files }, next).catch((error) => this.#refuse(error));
 	}
 
-	ask(parts: Part[], view?: TaskView): boolean {
-		const { owner } = this;
-		const request = this.#fits(parts) && this.reactions.requestOptions();
+	/** Send what the message box contains, in this conversation, whatever the page shows meanwhile. It returns if it is not sent. */
+	async submit(): Promise<boolean> {
+		const { composer, transcript } = this;
+		const { place, unsent } = transcript;
+		if (this.#isBusy || !composer.parts.length) return false;
+		const draft = composer.take();
+		draft.text = draft.text.trim();
+		let reason: Error | undefined;
+		const sent = await this.#deliver(draft, place).catch((error) => ((reason = error), false));
+		if (sent || unsent !== transcript.unsent) return sent;
+		const isOpen = transcript.place === place || (place.contextId ?? "") === this.owner.contextId;
+		composer.putBack(draft, place.contextId ?? "", isOpen);
+		return reason ? this.#refuse(reason, isOpen) : false;
+	}
+
+	get #isBusy(): boolean {
+		return Boolean(this.transcript.working || this.#branching.has(this.transcript.place));
+	}
+
+	/** Show why a message is not sent. */
+	#refuse(error: Error, isOpen = true): false {
+		if (isOpen) this.composer.refuse(error.message);
+		emit(this.owner, "chaterror", { id: "", contextId: this.owner.contextId ?? "", error });
+		return false;
+	}
+
+	/** Send a message in its conversation. False if it is not sent; rejects with words for the user. */
+	async #deliver(draft: Draft, place: Place): Promise<boolean> {
+		const { owner, transcript } = this;
+		const { unsent } = transcript;
+		const { text, files, target } = draft;
+		const firstId = transcript.views[0]?.firstId;
+		await this.composer.read(draft);
+		const parts = [...(text ? [{ text }] : []), ...files];
+		if (!parts.length || unsent !== transcript.unsent) return false;
+		if (target && !(target instanceof TaskView)) {
+			const again = () => this.composer.target === target && this.submit();
+			return this.#branch(target, place, parts, firstId !== target.messageId, again);
+		}
+		const request = this.#options(parts);
 		if (!request) return false;
-		this.log.act();
-		const message: Message = { messageId: randomId(), role: "ROLE_USER", parts };
-		if (owner.contextId) message.contextId = owner.contextId;
-		if (view) message.taskId = view.id;
-		view ??= this.transcript.add();
-		view.takeMessage(message);
-		emit(owner, "messagesend", { contextId: owner.contextId ?? "", parts });
+		let view = transcript.hold({ messageId: randomId(), role: "ROLE_USER", parts }, request, place, target);
+		const { message } = view.outgoing!;
+		message.taskId = target?.id;
+		const isHeld = () => transcript.unsent.has(view) && view.runs;
+		await owner.opened; // the message is shown after the others, and may belong to a task that waits
+		if (!isHeld()) return unsent === transcript.unsent; // stopped, or of another caller
+		if (transcript.place === place && !target) {
+			const others = transcript.views.slice(0, transcript.views.indexOf(view));
+			const last = others.at(-1);
+			if (others.some(({ runs }) => runs)) return transcript.drop(view), false;
+			if (last?.waits) {
+				transcript.drop(view);
+				message.taskId = last.id;
+				view = transcript.hold(message, request, place, last);
+			}
+		} else if (place.contextId && !target) {
+			const newest = await owner.client.listTasks({ contextId: place.contextId, pageSize: 1 }).catch(() => undefined);
+			if (!isHeld()) return unsent === transcript.unsent;
+			message.taskId = newest?.tasks.find(({ status }) => status.state.endsWith("_REQUIRED"))?.id;
+		}
+		this.#start(view);
+		return true;
+	}
+
+	/** Send a message of a button or form at once. */
+	ask(parts: Part[], view?: TaskView): boolean {
+		try {
+			const request = this.#options(parts);
+			if (!request) return false;
+			const message: Message = { messageId: randomId(), role: "ROLE_USER", parts, ...(view && { taskId: view.id }) };
+			this.#start(this.transcript.hold(message, request, this.transcript.place, view));
+			return true;
+		} catch (error) {
+			return this.#refuse(error as Error);
+		}
+	}
+
+	#start(view: TaskView): void {
+		const { log, owner, transcript } = this;
+		const { message, place } = view.outgoing!;
+		log.act();
+		emit(owner, "messagesend", { contextId: place.contextId ?? "", parts: message.parts });
 		view.sent = performance.now();
 		view.first = undefined;
 		view.form.inert = true;
-		this.log.reveal(view.node);
-		this.transcript.follow(view, message, request);
-		return true;
+		if (transcript.views.includes(view)) {
+			if (!view.node.isConnected) log.append(view.node); // what could not be loaded has replaced it
+			log.reveal(view.node);
+		}
+		transcript.follow(view);
 	}
 
 	edit(parts: Part[], messageId: string): void {
@@ -103,11 +172,10 @@ export class Sender implements Actions {
 	/** Without branches, the message is sent again. */
 	async regenerate(view: TaskView): Promise<void> {
 		const { contextId, lastId, lastParts } = view;
-		if (this.transcript.working || this.#regenerates) return;
+		if (this.#isBusy) return;
 		if (!extensionOf(this.owner.client.card) || !contextId) return void this.ask(lastParts);
-		this.#regenerates = true;
 		const again = () => this.regenerate(view);
-		await this.#branch({ contextId, messageId: lastId }, lastParts, true, again, (branch) => this.composer.carry(branch)).finally(() => (this.#regenerates = false));
+		await this.#branch({ contextId, messageId: lastId }, this.transcript.place, lastParts, true, again).catch((error) => this.#refuse(error));
 	}
 
 	async decide(view: TaskView, decision: ApprovalDecision): Promise<void> {
@@ -124,30 +192,33 @@ export class Sender implements Actions {
 	}
 
 	/**
-	 * Send a message as the first one of a branch; `again` repeats it with another token, and `begun` is called before the branch is
-	 * opened. False if it was not sent, or if the user has left the conversation.
+	 * Send a message as the first one of a branch, which takes over the message box if the user has not left the conversation;
+	 * `again` repeats it with another token. False if it was not sent; rejects with words for the user.
 	 */
-	async #branch(branch: Branch, parts: Part[], keepsTitle: boolean, again: () => unknown, begun: (contextId: string) => void): Promise<boolean> {
+	async #branch(branch: Branch, place: Place, parts: Part[], keepsTitle: boolean, again: () => unknown): Promise<boolean> {
 		const { owner } = this;
-		const request = this.#fits(parts) && this.reactions.requestOptions();
+		const request = this.#options(parts);
 		if (!request) return false;
 		this.log.act();
 		const { client } = owner;
+		this.#branching.add(place);
 		try {
 			const task = await client.createTask(parts, { branch, request });
 			if (client !== owner.client) return false;
 			const stays = owner.contextId === branch.contextId;
-			if (stays) begun(task.contextId);
+			if (stays) this.composer.carry(task.contextId);
 			emit(owner, "messagesend", { contextId: task.contextId, parts });
 			this.reactions.branched(task, keepsTitle ? branch.contextId : undefined);
 			if (stays) await owner.open(task.contextId);
-			return stays;
+			return true;
 		} catch (error) {
 			emit(owner, "chaterror", { id: "", contextId: branch.contextId, error: error as Error });
 			if (client !== owner.client || owner.contextId !== branch.contextId) return false;
 			if (error instanceof AgentError && error.status === 401) this.reactions.askToken(again);
 			else this.log.fail(await this.#reason(error as Error, branch.contextId));
 			return false;
+		} finally {
+			this.#branching.delete(place);
 		}
 	}
 
@@ -157,20 +228,17 @@ export class Sender implements Actions {
 		return (await client.hasConversation(contextId).catch(() => true)) ? message : strings.unknownConversation;
 	}
 
-	/** Whether a message is within the limit of the agent, if it is known; otherwise the message box shows the limit. */
-	#fits(parts: Part[]): boolean {
+	/** Request options of a message, nothing if they are wrong; throws if the message is not within the limit of the agent. */
+	#options(parts: Part[]): Metadata | undefined {
 		const { client, strings } = this.owner;
 		const { maxRequestBytes = 0 } = extensionOf(client.card)?.params ?? {};
 		const text = new TextEncoder().encode(JSON.stringify(parts.filter((part) => part.raw === undefined))).length;
 		const raw = parts.reduce((sum, part) => sum + (part.raw?.length ?? 0), 0);
-		if (!maxRequestBytes || text + raw + ENVELOPE <= maxRequestBytes) return true;
+		if (!maxRequestBytes || text + raw + ENVELOPE <= maxRequestBytes) return this.reactions.requestOptions();
 		const megabytes = (bytes: number) => (bytes / 1e6).toFixed(1);
 		// Files are sent as base64, with four characters for three bytes.
 		const [size, limit] = raw ? [raw * 0.75, Math.max(0, maxRequestBytes - text - ENVELOPE) * 0.75] : [text, maxRequestBytes - ENVELOPE];
 		const reason = parts.every(isText) ? strings.longText : strings.largeFiles;
-		const error = new Error(fill(reason, { size: megabytes(size), limit: megabytes(limit) }));
-		this.composer.refuse(error.message);
-		emit(this.owner, "chaterror", { id: "", contextId: this.owner.contextId ?? "", error });
-		return false;
+		throw new Error(fill(reason, { size: megabytes(size), limit: megabytes(limit) }));
 	}
 }

@@ -3,6 +3,7 @@ import { ApprovalCard, decidedCall, parsed, readable, type RecordedDecision } fr
 import { Block, type Channel, dataOf, fields, isText, textOf, userMessage } from "./blocks.ts";
 import { type AgentClient, type ApprovalDecision, type ApprovalRequest, approvalRequests, type Artifact, EXTENSION, extensionOf, type Message, type Metadata, type Part, type Task, type TaskEvent, type TaskState, type TaskStatus, type TaskStream } from "./client.ts";
 import { button, copyButton, el, icon } from "./dom.ts";
+import type { Outgoing } from "./outgoing.ts";
 import { failureCard } from "./problems.ts";
 import { fill, type Strings } from "./strings.ts";
 
@@ -65,6 +66,8 @@ export class TaskView {
 	/** Of the last event that is on the page. */
 	number = 0;
 	stream?: TaskStream;
+	/** A message that the agent has not accepted yet. */
+	outgoing?: Outgoing;
 	/** Times in milliseconds: of sending, and of the first and the last text. */
 	sent?: number;
 	first?: number;
@@ -103,6 +106,17 @@ export class TaskView {
 
 	get waits(): boolean {
 		return this.state.endsWith("required");
+	}
+
+	/** Whether a message is under way, or its response. */
+	get runs(): boolean {
+		if (this.outgoing) return Boolean(this.stream || !this.trouble);
+		return Boolean(this.stream) && !this.over && !this.waits;
+	}
+
+	/** Whether a message is on the page. */
+	has(messageId: string): boolean {
+		return this.#messages.has(messageId);
 	}
 
 	/** The task with its last message, without the content of files. */
@@ -350,9 +364,8 @@ export class TaskView {
 		this.#badge.textContent = shown;
 		this.node.dataset.state = this.trouble ? "trouble" : this.state;
 		this.node.dataset.event = `${this.number}`;
-		const runs = this.stream && !this.over && !this.waits;
 		this.#reply.hidden = !this.waits;
-		this.#waiting.hidden = !runs || this.#blocks.size > 0;
+		this.#waiting.hidden = !this.runs || this.#blocks.size > 0;
 		// A failed response without text has its own button to try again, and nothing to copy.
 		this.drawRegenerate();
 		this.#actions.hidden = !this.over || (this.state === "failed" && !this.answer) || !this.#lastParts.some((part) => isText(part) || part.raw);

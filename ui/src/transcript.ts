@@ -1,9 +1,10 @@
 /** The tasks of the open conversation, on the page, and the streams by which the page follows them. */
 import { fields, textOf } from "./blocks.ts";
-import { AgentError, type Message, type Metadata, type Task, type TaskEvent } from "./client.ts";
-import { alarm, arrange } from "./dom.ts";
+import { AgentError, type Message, type Metadata, randomId, type Task, type TaskEvent } from "./client.ts";
+import { alarm, arrange, button } from "./dom.ts";
 import { emit } from "./events.ts";
 import type { Log } from "./log.ts";
+import type { Place } from "./outgoing.ts";
 import { requestProblem } from "./problems.ts";
 import { type Host, TaskView } from "./task-view.ts";
 
@@ -22,8 +23,8 @@ interface Owner extends Host, EventTarget {
 interface Reactions {
 	/** An event or a request is new. */
 	received(event: TaskEvent): void;
-	/** A task of this page has its id. */
-	begun(view: TaskView): void;
+	/** A task of this page has its id; its conversation is shown, or was left. */
+	begun(view: TaskView, isShown: boolean): void;
 	/** A task has another state. */
 	moved(view: TaskView): void;
 	/** A task is followed, or no longer. */
@@ -43,6 +44,12 @@ export class Transcript {
 	#loaded: Promise<boolean> = Promise.resolve(true);
 	/** Aborted when the conversation is left, or opened again. */
 	#stay = new AbortController();
+	/** The conversation on the page. */
+	place: Place = {};
+	/** The conversation that the page looks for, to open it. */
+	next?: Place;
+	/** Messages of all conversations that are not accepted yet; another set for another caller. */
+	unsent = new Set<TaskView>();
 	/** Id of a task that this page has begun, and that is not on it yet. */
 	#expected = "";
 
@@ -52,9 +59,9 @@ export class Transcript {
 		private readonly reactions: Reactions,
 	) {}
 
-	/** The running task that the page follows. */
+	/** The running task that the page follows, or the message that is under way. */
 	get working(): TaskView | undefined {
-		return this.views.findLast((view) => view.stream && !view.over && !view.waits);
+		return this.views.findLast(({ runs }) => runs);
 	}
 
 	find(id?: string): TaskView | undefined {
@@ -66,6 +73,51 @@ export class Transcript {
 		this.log.append(view.node);
 		this.views.push(view);
 		return view;
+	}
+
+	/** Show a message that is to be sent; of a new task, if there is no view. */
+	hold(message: Message, request: Metadata, place: Place, view = this.#make(place)): TaskView {
+		view.outgoing = { message, request, place, key: randomId() };
+		view.takeMessage(message);
+		this.unsent.add(view);
+		this.owner.changed(view);
+		this.reactions.followed();
+		return view;
+	}
+
+	#make(place: Place): TaskView {
+		return place === this.place ? this.add() : new TaskView(this.owner);
+	}
+
+	/** Forget a message that is not sent. */
+	drop(view: TaskView): void {
+		this.unsent.delete(view);
+		this.views = this.views.filter((each) => each !== view);
+		view.node.remove();
+		this.reactions.followed();
+	}
+
+	/** Show the messages of the conversation that are not accepted yet: those under way, and those that could not be sent. */
+	adopt(): void {
+		for (const view of this.unsent) {
+			const { place, message } = view.outgoing!;
+			const belongs = place === this.place || (place.contextId === this.place.contextId && (place.contextId || !view.runs));
+			if (!belongs || this.views.includes(view)) continue;
+			view.outgoing!.place = this.place;
+			const at = this.views.findIndex(({ id }) => id && id === view.id);
+			if (this.views.some((each) => each.has(message.messageId))) {
+				this.unsent.delete(view); // it has arrived
+				this.leave(view);
+			} else if (at < 0) {
+				this.views.push(view);
+				this.log.append(view.node);
+			} else {
+				this.leave(this.views[at]!);
+				this.views[at]!.node.replaceWith(view.node);
+				this.views[at] = view;
+			}
+		}
+		this.reactions.followed();
 	}
 
 	/** A task of this page has begun: it is reported when its conversation is opened. */
@@ -150,6 +202,7 @@ export class Transcript {
 
 	/** Show tasks in the order of the conversation, between messages without a task. */
 	#show(messages: Message[], tasks: Map<string, Task>): void {
+		this.views = [];
 		let view: TaskView | undefined;
 		const begin = (task?: Task): TaskView => {
 			view = this.add();
@@ -170,6 +223,7 @@ export class Transcript {
 		const begun = this.find(this.#expected);
 		if (begun) this.#report(begun);
 		for (const each of this.views) if (each.id && !each.over) this.follow(each);
+		this.adopt();
 	}
 
 	/** Report the loaded text and state of a task that this page has begun, as if its events had arrived. */
@@ -181,11 +235,17 @@ export class Transcript {
 	}
 
 	/** Read a task's events until it is over: those of sending a message, or those after the last one on the page. */
-	async follow(view: TaskView, message?: Message, request?: Metadata): Promise<void> {
+	async follow(view: TaskView): Promise<void> {
 		const { client } = this.owner;
+		const { outgoing } = view;
 		this.leave(view);
 		this.#leaveOlder(view);
-		const stream = message ? client.sendMessage(message, { request }) : client.subscribe(view.id, { after: view.number });
+		const contextId = outgoing?.place.contextId;
+		if (outgoing && contextId && contextId !== outgoing.message.contextId) {
+			outgoing.message.contextId = contextId;
+			outgoing.key = randomId(); // another request
+		}
+		const stream = outgoing ? client.sendMessage(outgoing.message, { request: outgoing.request, idempotencyKey: outgoing.key }) : client.subscribe(view.id, { after: view.number });
 		view.stream = stream;
 		this.reactions.followed();
 		try {
@@ -194,7 +254,7 @@ export class Transcript {
 				this.#take(view, event);
 			}
 		} catch (error) {
-			if (view.stream === stream) this.#refused(view, error as Error, message, request);
+			if (view.stream === stream) this.#refused(view, error as Error);
 		}
 		if (view.stream === stream) this.leave(view);
 	}
@@ -213,25 +273,63 @@ export class Transcript {
 		this.reactions.followed();
 	}
 
-	leaveAll(): void {
+	/** Leave the conversation. Its messages that are under way remain so. */
+	clear(): void {
 		this.#stay.abort();
 		this.#stay = new AbortController();
 		this.loading = "";
 		for (const view of this.views) {
-			this.leave(view);
+			if (!view.outgoing) this.leave(view);
 			view.close();
 		}
+		this.views = [];
 	}
 
-	/** Leave the conversation. */
-	clear(): void {
-		this.leaveAll();
-		this.views = [];
+	/** The conversation that the page looks for; on the empty page, it is the one that is shown then. */
+	expectGiven(): Place {
+		return (this.next = this.place.contextId === undefined ? this.place : {});
+	}
+
+	/** Leave the conversation for another one. */
+	enter(contextId: string, place = this.place.contextId === undefined ? this.place : {}): void {
+		this.clear();
+		place.contextId = contextId;
+		this.place = place;
+		this.next = undefined;
+	}
+
+	/** Forget the caller, also the messages that are under way. */
+	forget(): void {
+		this.clear();
+		for (const view of this.unsent) this.leave(view);
+		this.unsent = new Set();
+		this.place = {};
+		this.next = undefined;
+	}
+
+	/** Stop sending a message. */
+	withdraw(view: TaskView): void {
+		this.#refused(view);
+	}
+
+	/** Send the messages again that were refused for want of a token, one after another. */
+	async resend(): Promise<void> {
+		for (const view of this.unsent) {
+			const { outgoing } = view;
+			if (!outgoing?.needsToken) continue;
+			outgoing.needsToken = false;
+			await new Promise<void>((settled) => {
+				outgoing.settled = settled;
+				this.follow(view);
+			});
+			if (outgoing.needsToken) return;
+		}
 	}
 
 	#take(view: TaskView, event: TaskEvent): void {
 		const { owner, reactions } = this;
-		reactions.received(event);
+		const isShown = this.views.includes(view);
+		if (isShown) reactions.received(event);
 		if (event.type === "connection") {
 			if (event.state === "retry") {
 				view.trouble = event.error ? owner.strings.connectionLost : `cut after event ${event.after}`;
@@ -241,10 +339,21 @@ export class Transcript {
 		}
 		if (view.trouble) view.problem.replaceChildren();
 		view.trouble = "";
-		const { state, id } = view;
+		const { state, id, outgoing } = view;
 		view.take(event);
+		if (outgoing) {
+			this.unsent.delete(view);
+			view.outgoing = undefined;
+			outgoing.place.contextId ||= view.contextId;
+			outgoing.settled?.();
+		}
 		owner.changed(view);
-		if (id !== view.id && view.id) reactions.begun(view);
+		if (id !== view.id && view.id) reactions.begun(view, isShown);
+		if (!isShown) {
+			this.leave(view);
+			if (view.id && view.contextId === owner.contextId) this.join(view.id); // the conversation is being loaded
+			return;
+		}
 		if (event.type === "artifact") {
 			const { artifact, append = false } = event.artifact;
 			const text = textOf(artifact.parts);
@@ -255,17 +364,27 @@ export class Transcript {
 		reactions.moved(view);
 	}
 
-	/** The task cannot be followed further: show why, and offer another attempt. */
-	#refused(view: TaskView, error: Error, message?: Message, request?: Metadata): void {
+	/** The task cannot be followed further, or its message is not sent: show why, if there is an error, and offer another attempt. */
+	#refused(view: TaskView, error?: Error): void {
 		const { strings } = this.owner;
-		if (!(error instanceof AgentError)) reportError(error); // a fault of this page
-		const again = () => this.follow(view, view.id ? undefined : message, request);
+		const { outgoing } = view;
+		const again = () => this.follow(view);
 		this.leave(view);
 		view.form.inert = false;
-		view.trouble = view.id ? strings.connectionLost : strings.notSent;
-		emit(this.owner, "chaterror", { id: view.id, contextId: view.contextId, error });
+		view.trouble = outgoing ? strings.notSent : strings.connectionLost;
 		view.draw();
-		view.problem.replaceChildren(requestProblem(strings, error, again));
-		if (error instanceof AgentError && error.status === 401) this.reactions.askToken(again);
+		view.problem.replaceChildren(error ? requestProblem(strings, error, again) : alarm(button("small", strings.tryAgain, again)));
+		this.reactions.followed();
+		if (outgoing) this.adopt();
+		if (error) this.#complain(view, error, again);
+		outgoing?.settled?.();
+	}
+
+	#complain(view: TaskView, error: Error, again: () => unknown): void {
+		if (!(error instanceof AgentError)) reportError(error); // a fault of this page
+		emit(this.owner, "chaterror", { id: view.id, contextId: view.contextId, error });
+		if (!(error instanceof AgentError && error.status === 401)) return;
+		if (view.outgoing) view.outgoing.needsToken = true;
+		this.reactions.askToken(view.outgoing ? () => {} : again); // the messages are sent again after any prompt
 	}
 }
