@@ -1,6 +1,6 @@
 """A message of the chat goes to the conversation in which it was entered, once, and none is lost."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING
 
 import anyio
@@ -20,6 +20,8 @@ from e2e.playground_echo import (
     until_texts,
 )
 from support.fixture_contexts import in_own_task
+from tailrace.server import Turn
+from tailrace.streaming import StatusUpdate, TaskState, Update
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page, Route
@@ -290,6 +292,79 @@ async def test_a_message_that_is_stopped_before_it_is_accepted_can_be_sent_again
         await again.click()
         await until_articles(page, 2)
         assert echo.prompts == ["one", "two", "stop me"]
+
+
+async def test_a_stopped_message_that_has_arrived_is_processed_once(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo) as page:
+        arrived = anyio.Event()
+
+        async def arrive(route: "Route") -> None:
+            if method_of(route.request) == "SendStreamingMessage" and not arrived.is_set():
+                await route.fetch()
+                arrived.set()  # and there is no response
+            else:
+                await route.fallback()
+
+        await page.route(lambda _: True, arrive)
+        await say(page, "stop me")
+        with anyio.fail_after(30):
+            await arrived.wait()
+        await page.get_by_role("button", name="Stop").click()
+        await page.get_by_role("button", name="Try again").click()
+        await until_articles(page, 1)
+        assert echo.prompts == ["stop me"]
+
+
+class Slow(Echo):
+    """It repeats "slow" when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.give = anyio.Event()
+
+    async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
+        if turn.message.parts[0].text == "slow":
+            yield StatusUpdate(TaskState.WORKING)
+            await self.give.wait()
+        async for update in super().__call__(turn):
+            yield update
+
+
+async def test_a_message_returns_to_the_box_if_a_response_is_still_running(browser: "Browser") -> None:
+    echo = Slow()
+    async with chat(browser, echo) as page:
+        await begin_conversations(page, "one")
+        await say(page, "slow")
+        await until_articles(page, 2, "working")
+        await page.get_by_role("button", name="New conversation").click()
+        loads = await hold(page, "ListTasks")
+        await click_title(page, "one")
+        await loads.begun()
+        await say(page, "too early")
+        await message_box(page).fill("typed later")
+        loads.release()
+        await until_articles(page, 2, "working")
+        await until_texts(page.locator(".said p"), "one", "slow")
+        assert await message_box(page).input_value() == "too early\n\ntyped later"
+        echo.give.set()
+        await until_articles(page, 2)
+        assert echo.prompts == ["one", "slow"]
+
+
+async def test_a_message_under_way_is_shown_after_texts_are_replaced(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo) as page:
+        await begin_conversations(page, "one")
+        sends = await hold(page, "SendStreamingMessage")
+        await say(page, "two")
+        await sends.begun()
+        await page.evaluate("document.querySelector('tailrace-chat').strings = { send: 'Senden' }")
+        await until_texts(page.locator(".said p"), "one")
+        sends.release()
+        await until_texts(page.locator(".said p"), "one", "two")
+        await until_articles(page, 2)
+        assert echo.prompts == ["one", "two"]
 
 
 async def test_a_message_of_the_page_leaves_an_edited_message_alone(browser: "Browser") -> None:

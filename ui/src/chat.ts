@@ -446,8 +446,9 @@ export class TailraceChat extends HTMLElement implements Host {
 	}
 
 	/** A task of this page has its id. */
-	#begun({ contextId, summary }: TaskView, isShown: boolean): void {
+	#begun({ id, contextId, summary }: TaskView, isShown: boolean): void {
 		if (isShown && this.contextId !== contextId) this.#enter(contextId, true);
+		if (!isShown && this.contextId === contextId) this.#transcript.join(id); // its conversation is loaded again
 		this.#announce(summary);
 	}
 

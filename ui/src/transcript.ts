@@ -349,11 +349,7 @@ export class Transcript {
 		}
 		owner.changed(view);
 		if (id !== view.id && view.id) reactions.begun(view, isShown);
-		if (!isShown) {
-			this.leave(view);
-			if (view.id && view.contextId === owner.contextId) this.join(view.id); // the conversation is being loaded
-			return;
-		}
+		if (!isShown) return this.leave(view);
 		if (event.type === "artifact") {
 			const { artifact, append = false } = event.artifact;
 			const text = textOf(artifact.parts);
