@@ -1,5 +1,6 @@
 """Budgets: refusals on every protocol, and the end of running responses."""
 
+import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from tailrace.server.runtime.limits import OverloadedError
 from tailrace.server.runtime.prices import NANO, PriceTable
 from tailrace.server.store.store import AttemptState, TaskWrite, UsageRecord
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.wrappers import ConfigurationError
 
 KEYS = {"caller_keys": "ann:a,bob:b"}
 USAGE = {"prompt_tokens": 60, "completion_tokens": 40, "total_tokens": 100}
@@ -168,6 +170,18 @@ async def test_a_running_response_ends_with_the_read_that_exceeds_the_budget(
     assert last["metadata"][EXTENSION_URI]["error"]["code"] == "budget_exceeded"
     assert states.keys() == {"cut"}
     assert refused["error"]["code"] == -32010  # although the provider reported no usage
+
+
+async def test_a_server_with_a_budget_in_dollars_does_not_start_without_its_prices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "genai_prices", object())
+    app = create_app(
+        Settings(model="openai:m", api_key=SecretStr("k"), budgets=(Budget(usd=Decimal(1), period="day"),))
+    )
+    with pytest.raises(ConfigurationError, match="prices of genai-prices cannot be loaded"):
+        async with app.router.lifespan_context(app):
+            pass
 
 
 async def test_running_responses_share_a_budget() -> None:

@@ -192,6 +192,8 @@ class ServerCore:
         Raises:
             TailraceError: A resource is not available.
         """
+        if any(budget.usd is not None for budget in self.settings.budgets):
+            await self._prices.load()
         async with self.authentication.running(), engine.running(), AsyncExitStack() as stack:
             for resource in resources:
                 await stack.enter_async_context(resource)

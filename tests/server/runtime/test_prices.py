@@ -87,6 +87,8 @@ async def test_a_table_that_cannot_be_loaded_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "genai_prices", object())
-    table = await loaded()
+    table = PriceTable()
+    async with table.loading():
+        pass
     assert table.cost(record("openai", "gpt-4o"), MILLION, UsageDetails()) is None
     assert "cannot be loaded" in caplog.text

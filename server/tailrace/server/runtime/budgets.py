@@ -70,7 +70,7 @@ class Budgets:
     """Checks and enforces budgets.
 
     Args:
-        prices: The prices for the costs of incomplete responses.
+        prices: The prices for the costs of incomplete responses; with budgets in US dollars, they must be loaded.
         is_shared: True if other servers also write the ledger.
     """
 
@@ -81,13 +81,7 @@ class Budgets:
         self._store = store
         self._prices = prices
         self._is_shared = is_shared
-        self._has_costs = any(budget.usd is not None for budget in budgets)
         self._windows: dict[tuple[int, str], _Window] = {}
-
-    async def load_price(self, provider: str, model: str) -> None:
-        """If there are budgets in US dollars, load the price of a model, which `begin` needs."""
-        if self._has_costs and self._prices.needs_load(provider, model):
-            await self._prices.load()
 
     async def check(self, owner: str) -> None:
         """Check that no budget of an owner is used up.
@@ -107,7 +101,7 @@ class Budgets:
                 raise error
 
     def begin(self, owner: str, provider: str, model: str) -> "RunningCall | None":
-        """Return a counter for an attempt that begins after `load_price` and `check`; None if no budget applies."""
+        """Return a counter for an attempt that begins after `check`; None if no budget applies."""
         if not self._budgets:
             return None
         user = user_of(owner)
@@ -186,10 +180,6 @@ class Budgets:
     async def _sum(self, budget: Budget, user: str, start: int, end: int) -> int:
         caller = None if budget.shared else user
         used = await self._store.usage.spent(caller, start, end)
-        if budget.usd is not None:
-            for each in used:
-                if each.missing_tokens:
-                    await self.load_price(each.provider, each.model)
         return sum(self._amount(budget, each) for each in used)
 
     def _drop_ended(self, now: datetime) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +11,7 @@ import anyio
 
 from tailrace.server.store.store import AttemptState, UsageRecord
 from tailrace.server.usage_settings import ModelPrice
-from tailrace.wrappers import Usage
+from tailrace.wrappers import ConfigurationError, Usage
 from tailrace.wrappers.usage_details import UsageDetails
 
 logger = logging.getLogger("tailrace.server")
@@ -41,7 +41,7 @@ class PriceTable:
     """Calculates the cost of attempts.
 
     The package needs 6 MB of memory, so it is loaded when it is first needed: during the first attempt of a model without a
-    configured price.
+    configured price, or at the start of a server with budgets in US dollars.
 
     Args:
         prices: Prices by ``PROVIDER:MODEL``, which override those of the package; None to use only those of the package.
@@ -54,6 +54,7 @@ class PriceTable:
         self._prices = prices or {}
         self._calculate: _Calculate | None = None
         self._loading: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
         self.is_loaded = False
 
     def needs_load(self, provider: str, model: str) -> bool:
@@ -61,9 +62,15 @@ class PriceTable:
         return not self.is_loaded and bool(provider) and f"{provider}:{model}" not in self._prices
 
     async def load(self) -> None:
-        """Load the prices of the package, if it is installed, in a thread (about a tenth of a second)."""
+        """Load the prices of the package, if it is installed, in a thread (about a tenth of a second).
+
+        Raises:
+            ConfigurationError: The package is installed, but cannot be loaded.
+        """
         if not self.is_loaded:
             await asyncio.shield(self._start_loading())
+        if self._error is not None:
+            raise ConfigurationError(f"the prices of genai-prices cannot be loaded: {self._error}")
 
     @asynccontextmanager
     async def loading(self) -> AsyncGenerator[None]:
@@ -72,7 +79,7 @@ class PriceTable:
         try:
             yield
         finally:
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True), suppress(ConfigurationError):
                 await self.load()
 
     def _start_loading(self) -> "asyncio.Future[None]":
@@ -83,7 +90,8 @@ class PriceTable:
     def _load(self) -> None:
         try:
             self._calculate = _load_package()
-        except Exception:
+        except Exception as error:
+            self._error = error
             logger.exception(
                 "the prices of genai-prices cannot be loaded; the costs of responses are unknown"
             )

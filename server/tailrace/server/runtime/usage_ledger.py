@@ -410,10 +410,8 @@ class _LimitedAttempt(_ObservedAttempt):
         return AsyncResource(partial(self._sent, super().sent(stream)))
 
     async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
-        names = self._model.provider, self._model.name
-        await self._budgets.load_price(*names)
         await self._budgets.check(self._owner)
-        self._call = self._budgets.begin(self._owner, *names)
+        self._call = self._budgets.begin(self._owner, self._model.provider, self._model.name)
         return await stream.__aenter__(), stream.__aexit__
 
     def __exit__(
