@@ -25,7 +25,7 @@ from e2e.playground_pages import png
 from support.fixture_contexts import in_own_task
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Locator, Page
+    from playwright.async_api import Browser, Locator, Page, Route
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
@@ -203,6 +203,19 @@ async def test_a_message_waits_for_files_that_are_being_read(browser: "Browser")
         assert await page.locator(".composer .badge").count() == 0
 
 
+async def test_many_files_leave_room_for_send_on_a_phone(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await page.set_viewport_size({"width": 360, "height": 640})
+        names = [f"Screenshot_2026-01-{day:02}_at_10.30.00.png" for day in range(1, 15)]
+        await page.locator("input[type=file]").set_input_files(
+            [{"name": name, "mimeType": "image/png", "buffer": b"x"} for name in names]
+        )
+        await page.locator(".composer .badge").nth(13).wait_for()
+        send = await page.get_by_role("button", name="Send").bounding_box()
+        assert send is not None
+        assert send["y"] + send["height"] <= 640
+
+
 async def test_a_file_that_cannot_be_read_is_not_sent(browser: "Browser") -> None:
     echo = Echo()
     async with chat(browser, echo) as page:
@@ -256,6 +269,70 @@ async def test_the_draft_of_an_edited_message_ends_with_its_branch(browser: "Bro
         await page.get_by_text("1/2").wait_for()
         assert await message_box(page).input_value() == ""
         assert await page.get_by_role("button", name="Discard the edit").count() == 0
+
+
+async def until_box(page: "Page", text: str, *badges: str) -> None:
+    """Wait until the message box contains this text, and these labels and files."""
+    await until_texts(page.locator(".composer .badge"), *badges)
+    assert await message_box(page).input_value() == text
+
+
+async def edit(page: "Page", text: str) -> None:
+    await page.locator(".said", has_text=text).hover()
+    await page.get_by_role("button", name="Edit", exact=True).first.click()
+
+
+async def test_a_draft_returns_when_an_edit_is_discarded_or_sent(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one")
+        await message_box(page).fill("a long draft")
+        await attach(page, "draft.txt", 10)
+        await edit(page, "one")
+        await until_box(page, "one", "Edited message")
+        await page.get_by_role("button", name="Discard the edit").click()
+        await until_box(page, "a long draft", "draft.txt")
+        await edit(page, "one")
+        await message_box(page).fill("one, changed")
+        await edit(page, "one")
+        await page.get_by_role("button", name="Discard the edit").click()
+        await until_box(page, "one, changed", "Edited message")
+        await message_box(page).press("Enter")
+        await page.get_by_text("You wrote: one, changed").wait_for()
+        await page.get_by_text("2/2").wait_for()
+        await until_box(page, "a long draft", "draft.txt")
+
+
+async def test_a_draft_is_no_part_of_an_edit_that_the_agent_refuses(browser: "Browser") -> None:
+    async def refuse(route: "Route") -> None:
+        if method_of(route.request) == "SendMessage":
+            error = {"code": -32602, "message": "not this one"}
+            await route.fulfill(status=400, json={"jsonrpc": "2.0", "id": 1, "error": error})
+        else:
+            await route.fallback()
+
+    async with chat(browser, Echo(), expected="400") as page:
+        await begin_conversations(page, "one")
+        await message_box(page).fill("a draft")
+        await page.route(lambda _: True, refuse)
+        await edit(page, "one")
+        await message_box(page).press("End")
+        await page.keyboard.type(", changed")
+        await page.keyboard.press("Enter")
+        await page.get_by_role("alert").filter(has_text="not this one").wait_for()
+        await until_box(page, "one, changed", "Edited message")
+        await page.get_by_role("button", name="Discard the edit").click()
+        await until_box(page, "a draft")
+
+
+async def test_the_up_arrow_edits_nothing_beside_a_file(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one")
+        await attach(page, "draft.txt", 10)
+        await message_box(page).press("ArrowUp")
+        await until_box(page, "", "draft.txt")
+        await page.get_by_role("button", name="Remove draft.txt").click()
+        await message_box(page).press("ArrowUp")
+        await until_box(page, "one", "Edited message")
 
 
 async def test_a_new_conversation_ends_a_search(browser: "Browser") -> None:

@@ -1,7 +1,8 @@
 /** The message box: its text, files, and buttons. */
-import { isText, textOf } from "./blocks.ts";
+import { textOf } from "./blocks.ts";
 import type { Branch, Part } from "./client.ts";
 import { alarm, el, icon, slot } from "./dom.ts";
+import { draftOf, isEmpty, isEqual, joined, withoutTask } from "./drafts.ts";
 import type { Draft } from "./outgoing.ts";
 import { fill, type Strings } from "./strings.ts";
 import { TaskView } from "./task-view.ts";
@@ -31,6 +32,9 @@ export class Composer {
 	/** The message that is edited, or the task that the message replies to. */
 	target?: Branch | TaskView;
 	#files: Part[] = [];
+	#aside?: Draft;
+	/** The last message that was put into the box to be edited. */
+	#edited?: Draft;
 	/** Messages that were not sent, by conversation. */
 	readonly #drafts = new Map<string, Draft>();
 	readonly #problem = el("div");
@@ -87,13 +91,14 @@ export class Composer {
 	}
 
 	get #draft(): Draft {
-		return { text: this.input.value, files: this.#files, target: this.target };
+		return { text: this.input.value, files: this.#files, target: this.target, aside: this.#aside };
 	}
 
-	#show({ text, files, target }: Draft = { text: "", files: [] }): void {
+	#show({ text, files, target, aside }: Draft = { text: "", files: [] }): void {
 		this.input.value = text;
 		this.#files = files;
 		this.target = target;
+		this.#aside = aside;
 		this.#drawFiles();
 	}
 
@@ -107,8 +112,8 @@ export class Composer {
 	/** Put a message that is not sent before what its conversation has in the box, or before its draft if another one is open. */
 	putBack(draft: Draft, contextId: string, isOpen: boolean): void {
 		const later = isOpen ? this.#draft : this.#drafts.get(contextId);
-		const text = [draft.text, later?.text].filter(Boolean).join("\n\n");
-		const whole = { text, files: [...draft.files, ...(later?.files ?? [])], target: later?.target ?? draft.target };
+		// What was aside before an edit is no part of it.
+		const whole = draft.aside || later?.target ? { ...draft, aside: isEmpty(later) ? undefined : later } : { ...joined([draft, later]), target: draft.target };
 		if (isOpen) this.#show(whole);
 		else this.#drafts.set(contextId, withoutTask(whole));
 	}
@@ -123,15 +128,15 @@ export class Composer {
 		}
 	}
 
-	/** Show the message also in another conversation, when it is entered, above the one that is not sent there. */
+	/** Show the message also in another conversation, when it is entered. */
 	carry(contextId: string): void {
-		this.putBack({ text: this.input.value, files: this.#files }, contextId, false);
+		this.#drafts.set(contextId, withoutTask({ ...this.#draft, target: undefined }));
 	}
 
-	/** Move the message to another conversation: this one is deleted. */
+	/** Move the message to another conversation, above the one that is not sent there: this one is deleted. */
 	move(contextId: string): void {
-		this.carry(contextId);
-		this.#set([]);
+		this.#drafts.set(contextId, joined([this.#draft, this.#drafts.get(contextId)]));
+		this.#show();
 	}
 
 	/** Move the focus to the message box, unless that would open the keyboard of a phone. */
@@ -147,7 +152,7 @@ export class Composer {
 	/** Forget the messages that were not sent, except for these parts, which the box then contains. */
 	forget(kept: Part[] = []): void {
 		this.#drafts.clear();
-		this.#set(kept);
+		this.#show(draftOf(kept));
 	}
 
 	/** Show why the message is not sent. */
@@ -161,27 +166,26 @@ export class Composer {
 		this.#show(other.#draft);
 	}
 
-	/** Put a message into the box, to be changed and sent: before the branch, if there is one. */
+	/** Put a message into the box, to be changed and sent: before the branch, if there is one. A draft is put aside. */
 	edit(parts: Part[], branch?: Branch): void {
-		this.#set(parts, branch);
+		const draft = this.#draft;
+		const aside = isEmpty(draft) || isEqual(draft, this.#edited) ? this.#aside : draft;
+		this.#show({ ...draftOf(parts), target: branch, aside });
+		this.#edited = { ...this.#draft, files: [...this.#files] };
 		this.input.focus();
 	}
 
-	#set(parts: Part[], branch?: Branch): void {
-		this.#show({ text: textOf(parts), files: parts.filter((part) => !isText(part)), target: branch });
-	}
-
-	/** Address the message to a task that waits. */
+	/** Address the message to a task that waits. An edited message is put aside. */
 	reply(view: TaskView): void {
-		if (this.target) this.discard();
-		this.target = view;
-		this.#drawFiles();
+		const edits = this.target && !(this.target instanceof TaskView);
+		this.#show(edits ? { text: "", files: [], target: view, aside: this.#draft } : { ...this.#draft, target: view });
 		this.input.focus();
 	}
 
-	/** Empty the box. */
+	/** Empty the box, or show the draft that was put aside. */
 	discard(): void {
-		this.edit([]);
+		this.#show(this.#aside);
+		this.input.focus();
 	}
 
 	/** Show the buttons for a response that is running, or the one to send. */
@@ -193,7 +197,7 @@ export class Composer {
 
 	#key(event: KeyboardEvent): void {
 		if (event.key === "Enter" && !event.shiftKey && !event.isComposing) event.preventDefault(), this.actions.submit();
-		else if (event.key === "ArrowUp" && !this.input.value && this.actions.editLast()) event.preventDefault();
+		else if (event.key === "ArrowUp" && !this.parts.length && this.actions.editLast()) event.preventDefault();
 	}
 
 	#pasted(event: ClipboardEvent): void {
@@ -261,9 +265,6 @@ function isPicturedText(data: DataTransfer): boolean {
 	const words = html ? html.replace(/<!--[^]*?-->|<(style|title)[^]*?<\/\1>|<[^>]*>/gi, "").trim() : text.replace(/^\w+:\S+$/, "");
 	return Boolean(text && words) && files.every(({ name, type }) => type.startsWith("image/") && !text.includes(name));
 }
-
-/** A draft as it is kept: the tasks of a conversation that is opened again are others. */
-const withoutTask = (draft: Draft): Draft => ({ ...draft, target: draft.target instanceof TaskView ? undefined : draft.target });
 
 /** Read a file; rejects if the browser cannot. */
 function readBase64(file: File): Promise<string> {

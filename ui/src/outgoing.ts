@@ -13,6 +13,8 @@ export interface Draft {
 	files: Part[];
 	/** The message that is edited, or the task that the message replies to. */
 	target?: Branch | TaskView;
+	/** What the box contained before an edit. It returns when the edit is sent or discarded. */
+	aside?: Draft;
 }
 
 /** A message that the agent has not accepted yet. */
