@@ -1,14 +1,16 @@
 """Costs of attempts."""
 
 import sys
+import threading
 from decimal import Decimal
 
 import pytest
 
 from tailrace.server import ModelPrice
+from tailrace.server.runtime import prices
 from tailrace.server.runtime.prices import NANO, PriceTable
 from tailrace.server.store.store import AttemptState, UsageRecord
-from tailrace.wrappers import Usage
+from tailrace.wrappers import ConfigurationError, Usage
 from tailrace.wrappers.usage_details import UsageDetails
 
 MILLION = Usage(1_000_000, 1_000_000, 2_000_000)
@@ -92,3 +94,25 @@ async def test_a_table_that_cannot_be_loaded_is_logged(
         pass
     assert table.cost(record("openai", "gpt-4o"), MILLION, UsageDetails()) is None
     assert "cannot be loaded" in caplog.text
+
+
+async def test_a_response_does_not_wait_long_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    class Hanging:
+        def __getattr__(self, name: str) -> object:
+            released.wait()
+            raise AttributeError(name)
+
+    monkeypatch.setitem(sys.modules, "genai_prices", Hanging())
+    monkeypatch.setattr(prices, "LOAD_SECONDS", 0.01)
+    table = PriceTable()
+    try:
+        async with table.loading():
+            pass
+        assert not table.is_loaded
+        assert table.cost(record("openai", "gpt-4o"), MILLION, UsageDetails()) is None
+    finally:
+        released.set()
+    with pytest.raises(ConfigurationError):
+        await table.load()

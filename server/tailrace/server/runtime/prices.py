@@ -22,6 +22,9 @@ NANO = 10**9
 MAX_COST = 1_000_000 * NANO
 """The maximum cost of an attempt. A higher cost results from a wrong count or price."""
 
+LOAD_SECONDS = 5.0
+"""Maximum number of seconds for which a response waits for the prices of the package. After that, its cost is unknown."""
+
 # From US dollars per million tokens to 1e-9 US dollars per token.
 _PER_TOKEN = Decimal(NANO) / 1_000_000
 
@@ -74,12 +77,15 @@ class PriceTable:
 
     @asynccontextmanager
     async def loading(self) -> AsyncGenerator[None]:
-        """Load the prices of the package during the block. After the block, they are loaded, even if it was cancelled."""
+        """Load the prices of the package during the block.
+
+        After the block, also if it was cancelled, they are loaded, unless this takes more than `LOAD_SECONDS`.
+        """
         self._start_loading()
         try:
             yield
         finally:
-            with anyio.CancelScope(shield=True), suppress(ConfigurationError):
+            with anyio.move_on_after(LOAD_SECONDS, shield=True), suppress(ConfigurationError):
                 await self.load()
 
     def _start_loading(self) -> "asyncio.Future[None]":
