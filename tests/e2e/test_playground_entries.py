@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 import pytest_asyncio
 
@@ -148,10 +149,19 @@ async def test_the_id_of_a_page_leads_to_the_version_that_was_used_last(browser:
         await say(page, "later")
         await until_articles(page, 2)
         version = await page.evaluate(OPEN_ID)
-        tab = await page.context.new_page()
-        for each in (page, tab):
+        tab, early = await page.context.new_page(), await page.context.new_page()
+        released = anyio.Event()
+
+        async def hold(route: "Route") -> None:
+            await released.wait()
+            await route.fallback()
+
+        await early.route("**/agent-card.json", hold)
+        for each in (page, tab, early):
             await each.goto(page.url)
             await each.evaluate(set_id)
+            if each is early:
+                released.set()
             await until_articles(each, 2)
             assert await each.evaluate(OPEN_ID) == version
 

@@ -314,6 +314,7 @@ async def test_a_stopped_message_that_has_arrived_is_processed_once(browser: "Br
         await page.get_by_role("button", name="Try again").click()
         await until_articles(page, 1)
         assert echo.prompts == ["stop me"]
+        assert await page.get_by_text("You wrote: stop me").count() == 1
 
 
 class Slow(Echo):

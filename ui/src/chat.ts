@@ -243,7 +243,7 @@ export class TailraceChat extends HTMLElement implements Host {
 			this.#address.follow((contextId) => contextId !== this.contextId && this.open(contextId));
 			this.#conversations.load();
 			// The page may have opened a conversation before the card was loaded.
-			if (this.contextId !== undefined) return this.#loadVersions();
+			if (this.contextId !== undefined || this.#transcript.next) return this.#loadVersions();
 			return this.context ? this.#openGiven(this.context) : this.open(this.#address.contextId);
 		};
 		this.opened = client.readCard().then(ready, ready);
@@ -309,7 +309,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	async #openGiven(given: string): Promise<unknown> {
 		const { client, contextId } = this;
 		const place = this.#transcript.expectGiven();
-		const page = extensionOf(client.card) && (await client.listConversations({ relatedTo: given, pageSize: 1 }).catch(() => undefined));
+		const page = await client.cardRead.then(() => extensionOf(client.card) && client.listConversations({ relatedTo: given, pageSize: 1 })).catch(() => undefined);
 		place.contextId = page?.conversations[0]?.contextId ?? given;
 		if (client !== this.client || contextId !== this.contextId || given !== this.context) return;
 		return this.#load(place.contextId, () => (this.opened = this.#openGiven(given)), place);

@@ -236,6 +236,8 @@ export const randomId = () => Array.from(crypto.getRandomValues(new Uint8Array(1
 /** An agent. Methods reject with `AgentError`, and with an `AbortError` after their signal. */
 export class AgentClient {
 	card: AgentCard = {};
+	/** The last call of `readCard`. */
+	cardRead: Promise<unknown> = Promise.resolve();
 	token: Token;
 	/** Headers of every request. */
 	headers: Record<string, string>;
@@ -257,7 +259,11 @@ export class AgentClient {
 	}
 
 	/** Load the agent card, which also names the header of the token, and a URL for requests if the base URL has no agent. */
-	async readCard(): Promise<AgentCard> {
+	readCard(): Promise<AgentCard> {
+		return (this.cardRead = this.#readCard());
+	}
+
+	async #readCard(): Promise<AgentCard> {
 		const response = await this.#fetch(new URL(".well-known/agent-card.json", this.url), { headers: this.headers });
 		if (!response.ok) throw new AgentError(`The agent card has status ${response.status}`, response.status >= 500, response.status);
 		this.card = await response.json();

@@ -51,6 +51,8 @@ const eachCall = (part: Part): Part[] => (part.data?.tool_calls ? dataOf({ parts
 const channelOf = (part: Part): string =>
 	part.data?.tool_calls ? "tool_call" : part.data?.tool_results ? "tool_result" : (fields(part).channel ?? (part.data !== undefined ? "data" : isText(part) ? "text" : "file"));
 
+const contentOf = ({ text, raw, url, data }: Part) => text ?? raw ?? url ?? JSON.stringify(data);
+
 export class TaskView {
 	readonly node: HTMLElement;
 	readonly form = el("div");
@@ -208,7 +210,12 @@ export class TaskView {
 		this.id = task.id;
 		this.contextId = task.contextId;
 		this.number = number ?? this.number;
-		for (const message of task.history ?? []) this.takeMessage(message);
+		// The history of a task that is over contains the agent's message, whose parts are those of the artifacts.
+		const shown = new Set(task.artifacts?.flatMap(({ parts }) => parts.map(contentOf)));
+		for (const message of task.history ?? []) {
+			const parts = message.role === "ROLE_USER" ? message.parts : message.parts?.filter((part) => !shown.has(contentOf(part)));
+			this.takeMessage({ ...message, parts });
+		}
 		for (const artifact of task.artifacts ?? []) this.#takeArtifact(artifact, false, false, live);
 		this.#takeStatus(task.status, more, live); // ends the artifacts of a task that is over; others may still grow
 	}
