@@ -211,7 +211,7 @@ export class TaskView {
 		this.contextId = task.contextId;
 		this.number = number ?? this.number;
 		// The history of a task that is over contains the agent's message, whose parts are those of the artifacts.
-		const shown = new Set(task.artifacts?.flatMap(({ parts }) => parts.map(contentOf)));
+		const shown = new Set(task.artifacts?.flatMap(({ parts = [] }) => parts.map(contentOf)));
 		for (const message of task.history ?? []) {
 			const parts = message.role === "ROLE_USER" ? message.parts : message.parts?.filter((part) => !shown.has(contentOf(part)));
 			this.takeMessage({ ...message, parts });
