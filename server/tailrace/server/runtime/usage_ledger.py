@@ -188,7 +188,7 @@ class UsageLedger:
     def loading_prices(self, model: Model) -> AbstractAsyncContextManager[None] | None:
         """Return a context manager that loads the prices for an attempt during its block; None if they need not be loaded."""
         prices = self._prices
-        if prices is None or prices.is_loaded or not prices.needs_load(model.provider, model.name):
+        if prices is None or not prices.needs_load(model.provider, model.name):
             return None
         return prices.loading()
 
